@@ -63,12 +63,13 @@ BLOCKS = dict(
 )
 
 
-def photos() -> list[bytes]:
+def photos(shapes=SHAPES) -> list[bytes]:
   """Makes JPEG files of smooth noise with sharp edges."""
   rng = np.random.default_rng(0)
   encoded = []
-  for height, width in SHAPES:
-    small = rng.integers(0, 256, (height // 8, width // 8, 3), np.uint8)
+  for height, width in shapes:
+    small = [max(x // 8, 1) for x in (height, width)]
+    small = rng.integers(0, 256, (*small, 3), np.uint8)
     photo = np.array(Image.fromarray(small).resize((width, height)))
     photo[height // 3 :, width // 2 :] //= 3
     file = io.BytesIO()
@@ -460,7 +461,7 @@ def by_open_clip(model, ids, size=SIZE) -> tuple:
   return model.encode_image(pixels), model.encode_text(ids)
 
 
-def write(name: str, make) -> None:
+def write(name: str, make, shapes=SHAPES) -> None:
   """Writes a folder, and what the library computes from it."""
   folder = OUT / name
   shutil.rmtree(folder, ignore_errors=True)
@@ -474,7 +475,8 @@ def write(name: str, make) -> None:
     torch.nn.functional.normalize(x, dim=-1).numpy() for x in embeddings
   )
   jpegs = {
-    f"photo{i}": np.frombuffer(x, np.uint8) for i, x in enumerate(photos())
+    f"photo{i}": np.frombuffer(x, np.uint8)
+    for i, x in enumerate(photos(shapes))
   }
   np.savez_compressed(
     folder / "expected.npz",

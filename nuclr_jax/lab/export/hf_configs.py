@@ -158,7 +158,14 @@ def clip_config(
 def siglip_config(
   image: Arguments, text: Arguments, *, image_size: int, vocab_size: int
 ) -> dict[str, Any]:
-  """Returns the config of one model with SigLIP's two towers."""
+  """Returns the config of one model with SigLIP's two towers, or SigLIP 2's.
+
+  Args:
+    image: The image tower, for squares or for images of any aspect ratio.
+    text: The text tower.
+    image_size: The side of squares, in pixels.
+    vocab_size: The number of token ids.
+  """
   vision = {
     "model_type": "siglip_vision_model",
     "image_size": image_size,
@@ -171,9 +178,16 @@ def siglip_config(
     "max_position_embeddings": text["max_length"],
     "layer_norm_eps": text["eps"],
   }
+  kind, architecture = "siglip", "SiglipModel"
+  if image["name"] == "naflex_vit":  # SigLIP 2's model of that kind
+    del vision["image_size"]
+    vision["model_type"] = "siglip2_vision_model"
+    vision["num_patches"] = image["positions"] ** 2  # with a learned position
+    language["model_type"] = "siglip2_text_model"
+    kind, architecture = "siglip2", "Siglip2Model"
   return {
-    "model_type": "siglip",
-    "architectures": ["SiglipModel"],
+    "model_type": kind,
+    "architectures": [architecture],
     "vision_config": vision | _sizes(image),
     "text_config": language | _sizes(text),
   }

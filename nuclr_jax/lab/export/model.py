@@ -3,7 +3,8 @@
 In Hugging Face's layout, the towers decide which kind of folder is written:
 
   CLIP's two towers       one `CLIPModel`
-  SigLIP's two towers     one `SiglipModel`
+  SigLIP's two towers     one `SiglipModel`, or one `Siglip2Model` for images of
+                          any aspect ratio
   ViT and BERT, both with their pooler and no bias in the projections
                           one `VisionTextDualEncoderModel`
   ResNet or ViT, BERT or DistilBERT
@@ -192,7 +193,7 @@ def write_model(
     return _write_open_clip(model, image, text, folder)
   _check_features(image, text)
   is_clip = bool(image.get("norm_before")), text["name"] == "clip_text"
-  is_siglip = image.get("pool") == "attention", text["name"] == "siglip_text"
+  is_siglip = _attends(image), text["name"] == "siglip_text"
   pooled = bool(image.get("pooler")), bool(text.get("pooler"))
   biased = "image_projection_bias" in model.params
   if all(is_clip) and not biased:
@@ -237,6 +238,11 @@ def _arguments(spec, side: str) -> dict[str, Any]:
       f"only towers of this library can be exported, got {tower.name!r}"
     )
   return tower.values() | {"name": tower.name}
+
+
+def _attends(image: Mapping[str, Any]) -> bool:
+  """Returns whether an image tower has SigLIP's attention pooling."""
+  return image["name"] == "naflex_vit" or image.get("pool") == "attention"
 
 
 def _check_features(image, text) -> None:
@@ -299,7 +305,7 @@ def _projected(model: Exported) -> list[str]:
 
 def _crops(resize: Resize) -> bool:
   """Returns whether images are cropped; by default captioned ones are not."""
-  return resize.mode not in (None, "squash")
+  return resize.mode in ("crop", "crop_torchvision")
 
 
 def _write_open_clip(model: Exported, image, text, folder):
@@ -408,10 +414,10 @@ def _write_preprocessing(folder, image, model: Exported) -> None:
   kind = "ViTImageProcessor"
   if image.get("norm_before"):
     kind = "CLIPImageProcessor"
-  elif image.get("pool") == "attention":
+  elif _attends(image):
     kind = "SiglipImageProcessor"
   square = {"height": model.image_size, "width": model.image_size}
-  crop = _crops(model.resize)
+  crop, patch = _crops(model.resize), model.resize.patch
   if crop:  # the other processors do not crop
     kind = "CLIPImageProcessor"
   processor = {
@@ -426,6 +432,14 @@ def _write_preprocessing(folder, image, model: Exported) -> None:
     "image_mean": list(image["mean"]),
     "image_std": list(image["std"]),
   } | ({"crop_size": square} if crop else {})
+  if patch is not None:
+    for key in ("size", "do_center_crop"):
+      del processor[key]
+    processor |= {
+      "image_processor_type": "Siglip2ImageProcessor",
+      "patch_size": patch,
+      "max_num_patches": (model.image_size // patch) ** 2,
+    }
   path = folder / "preprocessor_config.json"
   files.write_text(path, json.dumps(processor, indent=2))
 

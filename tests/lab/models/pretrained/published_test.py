@@ -54,6 +54,7 @@ EXPORTED = [
 # What only one library has, and what an export for the other says.
 REFUSED = {
   ("hf_siglip", "open_clip"): "no image tower like this 'siglip_vit_b16': of",
+  ("hf_siglip2_naflex", "open_clip"): "no image tower like 'naflex_vit'; choo",
   **{
     (f"open_clip_{x}", "hugging_face"): f"this {what}; choose --layout=open_cl"
     for x, what in (
@@ -89,7 +90,8 @@ def tiny_names(monkeypatch):
 
 def items(expected):
   """The photos and captions, one pair after the other."""
-  photos = (expected[f"photo{i}"].tobytes() for i in range(3))
+  count = len(expected["captions"])
+  photos = (expected[f"photo{i}"].tobytes() for i in range(count))
   pairs = zip(photos, expected["captions"], strict=True)
   return [
     Item(str(i), "x", photo, [str(x)]) for i, (photo, x) in enumerate(pairs)
