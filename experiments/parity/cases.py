@@ -364,7 +364,7 @@ def naflex(*, tiny: bool) -> Case:
       | dict(bos_token_id=0, eos_token_id=1),
       vision_config=shape | dict(patch_size=patch, num_patches=9),
     )
-    image = case.towers["image"] | image | dict(positions=3)
+    image = case.towers["image"] | image | dict(grid=3)
     text = texts(30, 8, len(grids))
 
   def forward(model, inputs):

@@ -182,7 +182,7 @@ def siglip_config(
   if image["name"] == "naflex_vit":  # SigLIP 2's model of that kind
     del vision["image_size"]
     vision["model_type"] = "siglip2_vision_model"
-    vision["num_patches"] = image["positions"] ** 2  # with a learned position
+    vision["num_patches"] = image["grid"] ** 2  # with a learned position
     language["model_type"] = "siglip2_text_model"
     kind, architecture = "siglip2", "Siglip2Model"
   return {

@@ -192,7 +192,7 @@ def naflex_vit(
   *,
   image_shape: tuple[int, int, int],
   patch: Side = 16,
-  positions: Side = 16,
+  grid: Side = 16,
   width: Width = 768,
   layers: Layers = 12,
   heads: Width = 12,
@@ -216,7 +216,7 @@ def naflex_vit(
     image_shape: Height, width and channels of packed images: `size`, `size` +
       `patch`, 3.
     patch: The height and width of a patch, in pixels.
-    positions: The side of the square of learned positions, which are resized to
+    grid: The side of the square of learned positions, which are resized to
       the grid of each image; it need not be that of the images.
     width: The width of the features.
     layers: The number of attention blocks.
@@ -243,7 +243,7 @@ def naflex_vit(
     >>> tower = naflex_vit(
     ...   image_shape=(8, 12, 3),
     ...   patch=4,
-    ...   positions=3,
+    ...   grid=3,
     ...   width=8,
     ...   layers=1,
     ...   heads=2,
@@ -278,7 +278,7 @@ def naflex_vit(
   )
   return base.from_nnx(
     lambda rngs: NaflexTransformer(
-      spec, patch=patch, side=positions, mean=mean, std=std, rngs=rngs
+      spec, patch=patch, side=grid, mean=mean, std=std, rngs=rngs
     ),
     width,
   )

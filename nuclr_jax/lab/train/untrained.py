@@ -34,6 +34,7 @@ VALIDATION = ("validation", "val", "valid", "dev")
 # Keys of `config.model`, and of its towers, that the weights decide.
 OF_WEIGHTS = {
   *("name", "width", "layers", "heads", "hidden", "patch", "stages"),
+  "grid",
   *("bottleneck", "features", "dim", "projected", "projection_bias"),
   *("head_width", "attending", "gated", "expansion", "stem"),
   *("pretrained", "image", "text", "encoder"),

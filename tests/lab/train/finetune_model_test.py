@@ -15,6 +15,7 @@ from nuclr_jax.lab.models.pretrained import read_published
 from nuclr_jax.lab.train import finetune, untrained
 
 OPEN_CLIP, SIGLIP = PUBLISHED / "open_clip", PUBLISHED / "hf_siglip"
+NAFLEX = PUBLISHED / "hf_siglip2_naflex"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def chosen(data_dir):
 
 
 class TestTraining:
-  @pytest.mark.parametrize("folder", [CLIP, OPEN_CLIP, SIGLIP])
+  @pytest.mark.parametrize("folder", [CLIP, OPEN_CLIP, SIGLIP, NAFLEX])
   def test_what_the_model_decides(self, folder, chosen):
     """All of it: the towers, the inputs and the scale of the logits."""
     published = read_published(folder)
@@ -54,7 +55,7 @@ class TestTraining:
       "normalize",
     }
     objective = config["objective"]
-    if folder == SIGLIP:
+    if folder in (SIGLIP, NAFLEX):
       scalars = safetensors.load_file(folder / "model.safetensors")
       assert objective == {
         "name": "siglip",

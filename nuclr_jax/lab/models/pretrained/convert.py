@@ -99,6 +99,12 @@ def check_sizes(
       f"the {side} tower has {layers:,} layers in the weights, and "
       f"{expected:,} in the config"
     )
+  own = tower.get("grid", 0) ** 2
+  if side == "image" and own and own != rows:
+    raise ValueError(
+      f"the weights have {rows:,} learned positions of patches, and the config "
+      f"has {own:,}"
+    )
   patches = (image_size // tower.get("patch", image_size)) ** 2
   if side == "image" and rows and patches > MORE * rows:
     raise ValueError(

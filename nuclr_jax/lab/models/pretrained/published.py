@@ -325,7 +325,7 @@ def _hf_siglip2(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
       f"num_patches of vision_config is {count}, and must be a square number: "
       "the learned positions form a square"
     )
-  model["image"] |= {"name": "naflex_vit", "positions": side}
+  model["image"] |= {"name": "naflex_vit", "grid": side}
   return model, length
 
 

@@ -145,6 +145,12 @@ def read_timm(vision: Json, dim: int) -> tuple[dict[str, Any], bool, bool]:
   name = vision["timm_model_name"]
   tower = find(name)
   if tower is None:
+    if name.startswith("naflexvit"):
+      raise ValueError(
+        f"the image tower is timm's {name[:100]!r}, for images of any aspect "
+        "ratio; such models are read from the files of transformers only, as "
+        "google/siglip2-base-patch16-naflex has them"
+      )
     raise ValueError(
       f"the image tower is timm's {name[:100]!r}; of timm's, those that can be "
       f"read are {', '.join(TOWERS)}, and vit_SIZE_patchN_siglip_PIXELS with a "
