@@ -80,6 +80,15 @@ def sentence_encoders_table(errors: dict) -> str:
   return markdown.table(["texts", "dtype", "embeddings"], lines)
 
 
+def naflex_table(results: dict) -> str:
+  """Shows how far SigLIP 2 is from transformers, for any aspect ratio."""
+  errors, grids = results["largest"], results["grids"]
+  header = ["embeddings", "of the export", "positions", "images", "other grids"]
+  line = [f"{errors[x]:.1e}" for x in ("read", "exported", "positions")]
+  line += [f"{grids['images']:,}", f"{grids['different']}"]
+  return markdown.table(header, [line])
+
+
 def captions_table(results: dict) -> str:
   """Counts the odd captions whose token ids are equal, or why they differ."""
   rows = results["rows"]
@@ -145,6 +154,7 @@ def tables() -> dict[str, str]:
       read("exported_open_clip_cpu")
     ),
     "sentence_encoders": sentence_encoders_table(read("sentence_encoders_cpu")),
+    "naflex": naflex_table(read("naflex_cpu")),
     "captions": captions_table(read("captions")),
     "benchmark": benchmark_table(read("clip_benchmark")),
   }

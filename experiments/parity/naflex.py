@@ -11,7 +11,8 @@ whatever the folder says, so that it is told what the folder says.
 Printed are the largest differences of positions, resized to the grids of 256
 patches, to those of PyTorch; and of embeddings, of the folder by this library
 and of its export by transformers, to those that transformers computed from the
-folder. Exits with 1 if one is above 1e-5.
+folder; and how many images of random sizes are resized to other patches than
+transformers has. Exits with 1 if one is above 1e-5, or there is such an image.
 """
 
 import argparse
@@ -28,6 +29,7 @@ import transformers
 
 from experiments.harness import benchmark
 from experiments.parity import optional, published
+from nuclr_jax.lab.data import patches
 from nuclr_jax.lab.data.embeddings import open_embeddings
 from nuclr_jax.lab.export import (
   embedder_of_config,
@@ -136,6 +138,25 @@ def of_positions() -> float:
   return error
 
 
+def of_grids(count: int = 2_000) -> dict[str, int]:
+  """Counts images that transformers resizes to other rows and columns."""
+  from transformers.models.siglip2 import image_processing_pil_siglip2 as theirs
+
+  rng, different = np.random.default_rng(0), 0
+  for _ in range(count):
+    # Of all orders of magnitude, so that many are long, or very small.
+    height, width = np.exp(rng.uniform(0, np.log(20_000), 2)).astype(int)
+    patch, side = rng.choice((8, 14, 16)), rng.integers(2, 33)
+    expected = theirs.get_image_size_for_max_num_patches(
+      int(height), int(width), int(patch), int(side) ** 2
+    )
+    found = patches.grid_of(
+      int(height), int(width), size=int(side * patch), patch=int(patch)
+    )
+    different += tuple(int(patch) * x for x in found) != expected
+  return {"images": count, "different": different}
+
+
 def of_embeddings() -> dict[str, float]:
   """Embeds what the folder has, exports it, and compares both."""
   with np.load(FOLDER / "expected.npz") as content:
@@ -172,8 +193,14 @@ def main() -> None:
     published.write(NAME, naflex, SHAPES)
     return
   errors = {"positions": of_positions(), **of_embeddings()}
-  benchmark.show(benchmark.machine(), optional.versions(), {"largest": errors})
+  grids = of_grids()
+  benchmark.show(
+    benchmark.machine(),
+    optional.versions(),
+    {"largest": errors, "grids": grids},
+  )
   failed = [name for name, error in errors.items() if not error < TOLERANCE]
+  failed += ["grids"] * bool(grids["different"])
   sys.exit(f"FAILED: {', '.join(failed)}" if failed else None)
 
 
