@@ -4,8 +4,8 @@ python -m experiments.parity
 
 And the table of OpenCLIP's models in docs/guides/published_models.md, from
 tests/golden/open_clip_names.json. `experiments.parity.towers`, `.exported`,
-`.exported_open_clip`, `.sentence_encoders`, `.captions` and `.clip_benchmark`
-print the JSON files.
+`.exported_open_clip`, `.naflex`, `.sentence_encoders`, `.captions` and
+`.clip_benchmark` print the JSON files.
 """
 
 from collections.abc import Sequence

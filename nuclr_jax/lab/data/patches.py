@@ -66,7 +66,7 @@ def grid_of(
     ((14, 18), (7, 7))
 
   Source: `Siglip2ImageProcessor` of transformers 5.24, whose bisection this is:
-    it decides between grids that are equally good.
+    a number that were exact would lead to other grids now and then.
   """
   most = (size // patch) ** 2
 
