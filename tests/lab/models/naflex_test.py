@@ -120,6 +120,11 @@ class TestPositions:
 
 
 class TestTower:
+  def test_bfloat16(self):
+    exact = features_of(packed())
+    coarse = features_of(packed(), tower_of(dtype="bfloat16"))
+    assert 0 < np.abs(coarse - exact).max() < 0.05 * np.abs(exact).max()
+
   def test_what_is_behind_the_last_patch_does_not_matter(self):
     images = packed()
     other = images.copy()
