@@ -648,6 +648,7 @@ def test_a_config_gives_the_fields_of_groups_by_themselves():
     size=256,
     resize=None,
     kernel="bicubic",
+    patch=None,
     tokenizer="build",
     length=30,
     clean=True,
