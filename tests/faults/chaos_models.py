@@ -175,6 +175,12 @@ PROCESSOR = [
 NUMBERS = [
   *[numbers("hf_clip", "config.json", *HF)] * 4,
   *[numbers("hf_siglip", "config.json", *HF)] * 2,
+  numbers("hf_siglip2_naflex", "config.json", *HF, "vision_config.num_patches"),
+  numbers(
+    "hf_siglip2_naflex",
+    "processor_config.json",
+    *("image_processor.max_num_patches", "image_processor.patch_size"),
+  ),
   *[
     numbers(
       "open_clip",

@@ -138,6 +138,8 @@ def test_tokenizers(name, how, folder):
 PROCESSORS = [
   "published/hf_clip/preprocessor_config.json",
   "published/hf_siglip/config.json",
+  "published/hf_siglip2_naflex/config.json",
+  "published/hf_siglip2_naflex/processor_config.json",
   "published/hf_clip/config.json",
   "published/open_clip/open_clip_config.json",
   "sentence_encoders/mean/config.json",
