@@ -65,8 +65,8 @@ def grid_of(
     >>> grid_of(480, 640, size=256, patch=16), grid_of(1, 1, size=256, patch=16)
     ((14, 18), (7, 7))
 
-  Source: `Siglip2ImageProcessor` of transformers 5.24, whose bisection this is:
-    a number that were exact would lead to other grids now and then.
+  Source: `Siglip2ImageProcessor` of transformers 5.24, which bisects to the
+    same precision; an exact number would now and then lead to another grid.
   """
   most = (size // patch) ** 2
 
