@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 import gc
 import importlib.metadata
 import json
-import os
 import platform
 import sys
 from typing import Any
@@ -13,7 +12,7 @@ from absl import flags
 import jax
 import numpy as np
 
-from nuclr_jax.lab import progress
+from nuclr_jax.lab import distributed, progress
 
 PACKAGES = ("jax", "numpy", "scipy", "matplotlib")
 
@@ -24,7 +23,7 @@ def machine() -> dict[str, Any]:
   return {
     "device": device.device_kind,
     "machine": platform.processor() or platform.machine(),
-    "cores": len(os.sched_getaffinity(0)),
+    "cores": distributed.num_cores(),
     "jax": jax.__version__,
   }
 
@@ -35,7 +34,7 @@ def versions() -> dict[str, Any]:
     "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
     "python": platform.python_version(),
     "machine": platform.machine(),
-    "cores": len(os.sched_getaffinity(0)),
+    "cores": distributed.num_cores(),
   }
 
 

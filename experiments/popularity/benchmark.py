@@ -7,7 +7,6 @@ image near its caption. `plain` is Sinkhorn's iteration without extrapolation,
 in the same process and on the same problem.
 """
 
-import resource
 import time
 
 from absl import app, flags
@@ -18,6 +17,7 @@ from experiments.harness import benchmark
 from nuclr_jax import popularity
 from nuclr_jax.lab import distributed
 from nuclr_jax.popularity import sinkhorn
+from tests.helpers import peak_memory
 
 PAIRS = flags.DEFINE_integer("pairs", 43_000, "Number of pairs.")
 TEXTS = flags.DEFINE_integer("texts", 6_000, "Number of distinct captions.")
@@ -77,7 +77,7 @@ def main(argv) -> None:
       row["plain"] = solve(*data, temperature)
       sinkhorn.MEMORY = memory
     results.append(row)
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+  peak = peak_memory.peak_bytes() / 2**30
   benchmark.show(
     {
       "pairs": PAIRS.value,

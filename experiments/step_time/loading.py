@@ -58,6 +58,11 @@ def main(argv) -> None:
   if CORES.value:
     print(json.dumps(measure()))
     return
+  if not hasattr(os, "sched_setaffinity"):
+    raise app.UsageError(
+      f"{sys.platform} cannot tie a process to some of its cores, as this "
+      "measurement does; run it on Linux"
+    )
   cores, rows = sorted(os.sched_getaffinity(0)), []
   counts = [2**k for k in range(len(cores)) if 2**k <= len(cores)]
   for count in counts:

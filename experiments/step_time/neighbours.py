@@ -24,6 +24,7 @@ from absl import app, flags
 import numpy as np
 
 from experiments.harness import benchmark
+from tests.helpers import peak_memory
 
 PAIRS = flags.DEFINE_list("pairs", ["20000"], "Pairs of the data sets.")
 DIMS = flags.DEFINE_list("dims", ["512"], "Widths of the embeddings.")
@@ -105,7 +106,7 @@ def measure(code: pathlib.Path, folder: pathlib.Path, planted) -> dict:
   row = {
     "seconds": round(seconds, 1),
     "processor_seconds": round(usage.ru_utime + usage.ru_stime, 1),
-    "peak_mib": usage.ru_maxrss // 2**10,
+    "peak_mib": peak_memory.peak_bytes(usage) // 2**20,
     "stopped": stopped,
   }
   if stopped:

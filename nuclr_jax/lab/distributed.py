@@ -285,8 +285,13 @@ def exit_at_once(message: str, *, code: int = 1) -> NoReturn:
 
 
 def num_cores() -> int:
-  """Returns the number of cores that this process may use."""
-  return len(os.sched_getaffinity(0))
+  """Returns the number of cores that this process may use.
+
+  On macOS, which ties no process to some of its cores, that is all of them.
+  """
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
 def keep_memory() -> None:

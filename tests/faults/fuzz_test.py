@@ -10,7 +10,6 @@ import io
 import json
 import os
 import pathlib
-import resource
 import shutil
 import signal
 import tarfile
@@ -22,6 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 import make_shards
 import numpy as np
+import peak_memory
 import pyarrow
 from pyarrow import parquet
 import pytest
@@ -110,12 +110,11 @@ def within(seconds):
 def harmless(folder):
   """Nothing but ValueError, nothing written, no memory filled."""
   before = {x: x.stat().st_mtime_ns for x in folder.rglob("*")}
-  used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  used = peak_memory.peak_bytes()
   with contextlib.suppress(ValueError), within(SECONDS):
     yield
   assert {x: x.stat().st_mtime_ns for x in folder.rglob("*")} == before
-  grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used
-  assert grown * 1024 < MEMORY
+  assert peak_memory.peak_bytes() - used < MEMORY
 
 
 @pytest.fixture(scope="module")

@@ -84,8 +84,8 @@ def examine(
 
 def _versions() -> Iterator[Finding]:
   version = platform.python_version()
-  known = (3, 11) <= sys.version_info[:2] <= (3, 12)
-  hint = "" if known else " (3.11 and 3.12 are tested)"
+  known = (3, 11) <= sys.version_info[:2] <= (3, 14)
+  hint = "" if known else " (3.11 to 3.14 are supported)"
   nuclr = importlib.metadata.version("nuclr_jax")
   yield Finding(
     FINE if known else LOOK, f"nuclr_jax {nuclr}, Python {version}{hint}"

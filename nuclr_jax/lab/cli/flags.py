@@ -254,7 +254,9 @@ IN_BUCKETS = (  # flags of files and folders
 )
 # Those of one path each; --input may be a long pattern.
 PATHS = {*IN_BUCKETS, CONFIG.name, IMAGES.name, DATASET.name} - {INPUT.name}
-MAX_NAME, MAX_PATH = 255, 4_095  # bytes, on Linux
+# Bytes: 255 and 4,095 on Linux, 255 and 1,023 on macOS.
+MAX_NAME = os.pathconf("/", "PC_NAME_MAX")
+MAX_PATH = os.pathconf("/", "PC_PATH_MAX") - 1
 # Keys of a config that flags choose.
 CHOSEN = {
   "data": ("data.validation", "data.test"),

@@ -335,14 +335,20 @@ def state_of(path: str | os.PathLike) -> list[int]:
 def allow_open(count: int) -> None:
   """Lets this process keep many files open, as far as the system lets it.
 
-  The usual limit of 1,024 is one that a process may raise itself.
+  The usual limit, 1,024 on Linux and 256 on macOS, is one that a process may
+  raise itself.
 
   Args:
     count: The number of files.
   """
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  if 2 * count > soft:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+  if 2 * count <= soft or soft == resource.RLIM_INFINITY:
+    return
+  # On macOS the hard limit is infinite, but no process may open that many; the
+  # number that it may open is not told.
+  goal = hard if hard != resource.RLIM_INFINITY else 2 * count
+  with contextlib.suppress(ValueError):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
 
 
 def inside(path: pathlib.Path, folder: pathlib.Path) -> bool:

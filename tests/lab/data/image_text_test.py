@@ -101,7 +101,7 @@ def test_more_files_than_a_process_may_open(tmp_path):
     write_pairs(tmp_path / f"{i:02d}.tar", [i])
   ingest.ingest(f"{tmp_path}/*.tar", "many", data_dir=tmp_path, workers=1)
   before = resource.getrlimit(resource.RLIMIT_NOFILE)
-  few = len(os.listdir("/proc/self/fd")) + 20
+  few = len(os.listdir("/dev/fd")) + 20
   resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
   try:
     data = captioned.open_captioned("many", "train", tmp_path)

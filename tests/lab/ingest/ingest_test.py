@@ -185,10 +185,10 @@ def test_two_at_once(tmp_path):
   write_pairs(tmp_path / "0.tar", [0])
   (tmp_path / "mine").mkdir()
   with files.locked(tmp_path / "mine"):
-    opened = os.listdir("/proc/self/fd")
+    opened = os.listdir("/dev/fd")
     with pytest.raises(ValueError, match=f"is in use by process {os.getpid()}"):
       ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)
-    assert len(os.listdir("/proc/self/fd")) == len(opened)
+    assert len(os.listdir("/dev/fd")) == len(opened)
   ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)
 
 

@@ -29,6 +29,7 @@ MAX_LENGTH = 10_000.0  # of a filter's numbers, and of the sides of an icon
 FAINTEST = 32  # the darkness from which a pixel is part of the drawing
 SECONDS = 5  # of computing, for one icon
 MEMORY = 2**30  # bytes, beyond what the process has before the first icon
+STATM = pathlib.Path("/proc/self/statm")  # pages of memory; Linux only
 SHAPES = frozenset(
   "path g circle rect ellipse line polygon polyline defs use symbol "
   "clipPath mask marker pattern linearGradient radialGradient stop "
@@ -227,10 +228,16 @@ def _check_lengths(key: str, value: str) -> None:
 
 
 def _limit_memory() -> None:
-  """Limits the memory of this process; it leaves no core dump."""
-  in_use = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-  memory = in_use * resource.getpagesize() + MEMORY
-  for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
+  """Limits the memory of this process; it leaves no core dump.
+
+  The memory is limited on Linux only: macOS has no file that says how much of
+  it a process has from the beginning.
+  """
+  limits = {resource.RLIMIT_CORE: 0}
+  if STATM.exists():
+    in_use = int(STATM.read_text().split()[0]) * resource.getpagesize()
+    limits[resource.RLIMIT_AS] = in_use + MEMORY
+  for kind, limit in limits.items():
     _, hard = resource.getrlimit(kind)
     if hard != resource.RLIM_INFINITY:
       limit = min(limit, hard)

@@ -24,6 +24,7 @@ ZIP = b"PK\3\4"
 OLDEST = (2, 10)
 SECONDS, SPEED = 10, 2**25  # of computing, and bytes in each further second
 MEMORY, COPIES = 2**29, 4  # bytes, and further ones by the size of the file
+STATM = pathlib.Path("/proc/self/statm")  # pages of memory; Linux only
 MAX_TIES = 4  # times its own size that a file with shared arrays may fill
 UNPICKLER = "WeightsUnpickler error: "  # before the reason, in a page of text
 CONVERTED = "model.safetensors"
@@ -82,16 +83,18 @@ def convert(path: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _limit(size: int) -> None:
-  """Limits the time, memory and output that a file of this size may take."""
-  in_use = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-  memory = in_use * resource.getpagesize() + MEMORY + COPIES * size
+  """Limits the time, memory and output that a file of this size may take.
+
+  The memory is limited on Linux only: macOS has no file that says how much of
+  it a process has from the beginning.
+  """
   used = resource.getrusage(resource.RUSAGE_SELF)
   seconds = int(used.ru_utime + used.ru_stime) + SECONDS + size // SPEED
-  for kind, limit in (
-    (resource.RLIMIT_AS, memory),
-    (resource.RLIMIT_CPU, seconds),
-    (resource.RLIMIT_CORE, 0),
-  ):
+  limits = {resource.RLIMIT_CPU: seconds, resource.RLIMIT_CORE: 0}
+  if STATM.exists():
+    in_use = int(STATM.read_text().split()[0]) * resource.getpagesize()
+    limits[resource.RLIMIT_AS] = in_use + MEMORY + COPIES * size
+  for kind, limit in limits.items():
     _, hard = resource.getrlimit(kind)
     if hard != resource.RLIM_INFINITY:
       limit = min(limit, hard)
