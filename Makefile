@@ -5,35 +5,44 @@
 # make test_studies: test what takes longer: the studies in experiments/ and what
 # only they use, faults that are injected, and whole runs of several commands.
 # All first make a virtual environment in .venv, with the versions in
-# requirements/tested.txt, whose hashes are verified. With LOCKED=no they use
-# .venv-newest, with the newest versions that pyproject.toml allows.
+# requirements/tested.txt (Python 3.11) or requirements/tested-3.12.txt (3.12 and
+# newer), whose hashes are verified. With LOCKED=no they use .venv-newest, with
+# the newest versions that pyproject.toml allows.
 # make test_core: run the examples of the core in an environment that has JAX,
-# jaxtyping and NumPy alone, in the versions of requirements/tested.txt.
+# jaxtyping and NumPy alone, in the same versions.
+# make oldest: test with the oldest versions that pyproject.toml allows.
+# make nightly: test with JAX of today.
 # make docs: build the documentation into site/.
-# make lock: add new dependencies to requirements/tested.txt. UPGRADE=--upgrade
-# upgrades all versions, UPGRADE="--upgrade-package jax" only that of jax.
+# make lock: add new dependencies to both files. UPGRADE=--upgrade upgrades all
+# versions, UPGRADE="--upgrade-package jax" only that of jax.
 # make audit: look for known vulnerabilities of these versions.
 # make parity: compare the encoders with PyTorch's, in a separate environment.
 # make torch: test weights in PyTorch's own format, in that environment.
 # make beam: test ingest with Apache Beam, in a separate environment: Beam needs
-# older protobuf and Pillow than requirements/tested.txt has.
+# older protobuf and Pillow than the files have.
 
 # uv leaves the compilation of libraries to the processes that import them; one
 # that must not keep the result takes 6 s longer to start, like all after it.
 unexport PYTHONDONTWRITEBYTECODE
 
-PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
+PYTHON ?= $(shell for p in python3.12 python3.13 python3.11 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 WORKDIR ?= runs/demo
 LOCKED ?= yes
-TESTED := requirements/tested.txt
+# JAX 0.11, Flax 0.12.9, NumPy 2.5 and SciPy 1.18 need Python 3.12, so there are
+# two sets of versions; that of an environment is the one of its Python.
+LOCKS := requirements/tested.txt requirements/tested-3.12.txt
+lock_of = $(word $(shell $(firstword $(wildcard $(1)/bin/python) $(PYTHON)) \
+	-c 'import sys; print(1 + (sys.version_info >= (3, 12)))'),$(LOCKS))
+TESTED := $(call lock_of,.venv)
+CORE_TESTED := $(call lock_of,.venv-core)
 
 ifeq ($(LOCKED),yes)
 VENV := .venv
-# A package without a wheel is built with the setuptools of
-# requirements/tested.txt, whose hashes pip verifies first: in an isolated
-# environment, pip would take the newest ones or, up to version 25, refuse them.
+# A package without a wheel is built with the locked setuptools, whose hashes pip
+# verifies first: in an isolated environment, pip would take the newest ones or,
+# up to version 25, refuse them.
 # uv is among them, and installs the others in a tenth of pip's time; where it
 # cannot, since it knows nothing of pip's settings, pip does.
 BUILD := awk '/^(packaging|setuptools|uv|wheel)==/, /[^\\]$$/' $(TESTED)
@@ -58,7 +67,8 @@ WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile \
   --no-loadscope-reorder
 
-.PHONY: demo icons test test_core test_studies lint docs lock audit parity torch beam
+.PHONY: demo icons test test_core test_studies lint docs lock audit oldest \
+  nightly parity torch beam
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
@@ -93,10 +103,10 @@ CORE := jax|jaxlib|jaxtyping|ml-dtypes|numpy|opt-einsum|scipy|wadler-lindig
 test_core: .venv-core/core.stamp
 	.venv-core/bin/python tests/core.py
 
-.venv-core/core.stamp: $(TESTED)
+.venv-core/core.stamp: $(CORE_TESTED)
 	@echo "installing JAX, jaxtyping and NumPy into .venv-core"
 	@test -x .venv-core/bin/python || $(PYTHON) -m venv .venv-core
-	@awk '/^($(CORE))==/, /[^\\]$$/' $(TESTED) > .venv-core/core.txt
+	@awk '/^($(CORE))==/, /[^\\]$$/' $(CORE_TESTED) > .venv-core/core.txt
 	@.venv-core/bin/python -m pip install --quiet --require-hashes \
 	  --requirement .venv-core/core.txt
 	touch $@
@@ -110,16 +120,47 @@ docs: $(VENV)/installed.stamp
 
 lock: $(BIN)/python
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra test --group build $(UPGRADE) \
-	  --universal --python-version 3.11 --no-python-downloads \
-	  --fork-strategy fewest --no-annotate \
-	  --generate-hashes --custom-compile-command "make lock" --quiet \
-	  --output-file $(TESTED)
+	$(COMPILE) --python-version 3.11 --output-file $(word 1,$(LOCKS))
+	$(COMPILE) --python-version 3.12 --output-file $(word 2,$(LOCKS))
+
+COMPILE = $(BIN)/uv pip compile pyproject.toml --extra test --group build \
+  $(UPGRADE) --universal --no-python-downloads --fork-strategy fewest \
+  --no-annotate --generate-hashes --custom-compile-command "make lock" --quiet
 
 audit:
 	$(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/python -m pip install --quiet pip-audit
-	.venv-audit/bin/pip-audit --require-hashes --requirement $(TESTED)
+	.venv-audit/bin/pip-audit --require-hashes \
+	  --requirement $(call lock_of,.venv-audit)
+
+# Dependencies are as old as pyproject.toml allows; what only tests need is new, and
+# leaves them as they are. Only uv finds the oldest versions.
+oldest: .venv-oldest/oldest.stamp
+	.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist loadfile \
+	  --no-loadscope-reorder tests
+
+.venv-oldest/oldest.stamp: pyproject.toml
+	@echo "installing the oldest versions into .venv-oldest"
+	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/python -m pip install --quiet uv
+	@for what in "--resolution lowest-direct --editable ." \
+	  "--editable .[test]"; do \
+	  .venv-oldest/bin/uv pip install --quiet \
+	    --python .venv-oldest/bin/python $$what || exit; done
+	touch $@
+
+# With the released jaxlib, which JAX's main branch supports.
+nightly: .venv-nightly/nightly.stamp
+	.venv-nightly/bin/python -m pytest -n $(WORKERS) --dist loadfile \
+	  --no-loadscope-reorder tests
+
+.venv-nightly/nightly.stamp: pyproject.toml
+	@echo "installing JAX's main branch into .venv-nightly"
+	@test -x .venv-nightly/bin/python || $(PYTHON) -m venv .venv-nightly
+	@.venv-nightly/bin/python -m pip install --quiet --editable ".[test]"
+	@.venv-nightly/bin/python -m pip install --quiet --upgrade \
+	  "jax @ git+https://github.com/jax-ml/jax"
+	touch $@
 
 parity: .venv-parity/parity.stamp
 	.venv-parity/bin/python -m experiments.parity.towers

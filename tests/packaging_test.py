@@ -1,11 +1,18 @@
 """What pip installs: the files of the package, the locked versions."""
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+import pytest
 from repository import ROOT
+
+from nuclr_jax.lab.cli import doctor
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -53,8 +60,48 @@ def test_a_tag_builds_what_ci_has_built():
   assert all(action in release for action in actions)
 
 
-def test_the_lock_has_every_dependency_in_a_version_that_is_allowed():
-  text = (ROOT / "requirements" / "tested.txt").read_text()
+def test_every_supported_python_is_tested():
+  """What is declared is in CI, and `nuclr doctor` knows it."""
+  marker = "Programming Language :: Python :: "
+  declared = [x for x in PROJECT["project"]["classifiers"] if marker in x]
+  versions = [x.removeprefix(marker) for x in declared]
+  ci = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+  matrix = re.search(r"^  test:.*?python: (\[.*?\])", ci, re.DOTALL | re.M)
+  assert json.loads(matrix[1]) == versions
+  required = PROJECT["project"]["requires-python"]
+  assert [x for x in versions if x in SpecifierSet(required)] == versions
+  assert required == f">={versions[0]}"
+  for version in versions:
+    assert doctor.is_known(tuple(map(int, version.split("."))))
+  assert not doctor.is_known((3, 10))
+  assert not doctor.is_known((3, 1 + int(versions[-1].split(".")[1])))
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_make_takes_the_lock_of_a_python(python, tmp_path):
+  """From a stand-in for the interpreter, which says what it prints."""
+  fake = tmp_path / "python"
+  version = tuple(map(int, python.split(".")))
+  fake.write_text(
+    f"#!{sys.executable}\n"
+    f"import sys; sys.version_info = {version}; exec(sys.argv[2])\n"
+  )
+  fake.chmod(0o755)
+  (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+  ran = subprocess.run(
+    ["make", "--no-print-directory", "--eval=show: ; @echo $(TESTED)", "show"]
+    + [f"PYTHON={fake}"],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  name = "tested.txt" if python == "3.11" else "tested-3.12.txt"
+  assert ran.stdout == f"requirements/{name}\n", ran.stderr
+
+
+@pytest.mark.parametrize("name", ["tested.txt", "tested-3.12.txt"])
+def test_a_lock_has_every_dependency_in_a_version_that_is_allowed(name):
+  text = (ROOT / "requirements" / name).read_text()
   lines = text.replace("\\\n", "").splitlines()
   entries = [x.split("--hash=") for x in lines if x and not x.startswith("#")]
   assert all(hashes for _, *hashes in entries)

@@ -82,9 +82,14 @@ def examine(
   return not broken
 
 
+def is_known(version: tuple[int, int]) -> bool:
+  """Returns whether a version of Python is among those that are tested."""
+  return (3, 11) <= version <= (3, 14)
+
+
 def _versions() -> Iterator[Finding]:
   version = platform.python_version()
-  known = (3, 11) <= sys.version_info[:2] <= (3, 14)
+  known = is_known(sys.version_info[:2])
   hint = "" if known else " (3.11 to 3.14 are supported)"
   nuclr = importlib.metadata.version("nuclr_jax")
   yield Finding(
