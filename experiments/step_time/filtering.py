@@ -114,6 +114,10 @@ def measure(folder: pathlib.Path, score: str, batch: str) -> dict:
 def main(argv) -> None:
   """Makes every run, and prints the JSON."""
   del argv
+  if not pathlib.Path("/proc/self/status").exists():
+    raise app.UsageError(
+      "the peak of memory is read from /proc; run it on Linux"
+    )
   rows = []
   with tempfile.TemporaryDirectory() as temporary:
     place = pathlib.Path(FOLDER.value or temporary)
