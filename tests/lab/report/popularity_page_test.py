@@ -199,7 +199,8 @@ class TestFiles:
       unit, self.text[self.text_id], temperature=0.1, text_id=self.text_id
     )
     found = [float(row["zeta_exact"]) for row in rows]
-    np.testing.assert_allclose(found, exact.zeta.text, atol=1e-5)
+    # Both stop at a residual of 1e-3, times the temperature.
+    np.testing.assert_allclose(found, exact.zeta.text, atol=1e-4)
 
   def test_texts_that_look_like_formulas(self, tmp_path):
     """A spreadsheet takes them for text, and readers get them as they were."""
