@@ -83,7 +83,7 @@ def examine(
 
 
 def is_known(version: tuple[int, int]) -> bool:
-  """Returns whether a version of Python is among those that are tested."""
+  """Returns whether a version of Python is supported."""
   return (3, 11) <= version <= (3, 14)
 
 
