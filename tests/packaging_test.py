@@ -82,10 +82,11 @@ def test_make_takes_the_lock_of_a_python(python, tmp_path):
   """From a stand-in for the interpreter, which says what it prints."""
   fake = tmp_path / "python"
   version = tuple(map(int, python.split(".")))
-  fake.write_text(
-    f"#!{sys.executable}\n"
+  script = tmp_path / "stand_in.py"
+  script.write_text(
     f"import sys; sys.version_info = {version}; exec(sys.argv[2])\n"
   )
+  fake.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{script}' \"$@\"\n")
   fake.chmod(0o755)
   (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
   ran = subprocess.run(

@@ -9,7 +9,6 @@ continue).
 """
 
 from collections.abc import Sequence
-import difflib
 import errno
 import sys
 import traceback
@@ -134,9 +133,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     _stop(f"needs one of the verbs {', '.join(VERBS)}; see nuclr --help")
   try:
     rest = flags.parse(words)
-    if rest[1] != verb:
-      _stop(f"takes a verb first, and flags that begin with --; got {rest[1:]}")
-    usage.check_words(verb, rest[2:])
+    usage.check_words(verb, rest[1:])
     usage.check_taken(verb, flags.present())
     flags.check_values(training=verb == "train")
     flags.check_places()
@@ -159,9 +156,7 @@ def _verb(words: Sequence[str]) -> str | None:
   """Returns the verb among the words of a command, if any."""
   verb = next((word for word in words if word in VERBS), None)
   if verb is None and words and not words[0].startswith("-"):
-    near = difflib.get_close_matches(words[0], VERBS, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    _stop(f"needs one of the verbs {', '.join(VERBS)}; got {words[0]}{hint}")
+    _stop(usage.unknown(words[0]))
   return verb
 
 

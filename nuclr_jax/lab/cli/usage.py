@@ -5,12 +5,14 @@ read, and so are flags whose use depends on another one that is missing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import difflib
 import textwrap
 from typing import NamedTuple
 
 from absl import flags
 
 from nuclr_jax.lab.cli import verbs
+from nuclr_jax.lab.cli.compare import compare
 from nuclr_jax.lab.cli.flags import UsageError
 
 
@@ -154,7 +156,7 @@ nuclr report --workdir=runs/mine
 """,
   ),
   "compare": Verb(
-    verbs.compare,
+    compare,
     ("output",),
     """
 nuclr compare runs/clip runs/nuclr
@@ -322,19 +324,35 @@ def help_of(name: str) -> str:
   return "\n".join(lines)
 
 
+def unknown(word: str) -> str:
+  """Says that a word is no verb.
+
+  Example:
+    >>> unknown("trian")[-26:]
+    'trian; did you mean train?'
+  """
+  near = difflib.get_close_matches(word, VERBS, n=1)
+  hint = f"; did you mean {near[0]}?" if near else ""
+  return f"needs one of the verbs {', '.join(VERBS)}; got {word}{hint}"
+
+
 def check_words(name: str, words: Sequence[str]) -> None:
   """Raises UsageError for words that a verb does not take, or that it lacks.
 
   Args:
     name: The verb.
-    words: The words after it that are not flags.
+    words: All words that are not flags; the verb must be the first of them.
   """
-  verb = VERBS[name]
-  if words and not verb.words:
+  verb, others = VERBS[name], list(words[1:])
+  if words[0] != name:
     raise UsageError(
-      f"takes one verb, and flags that begin with --; got {list(words)}"
+      f"takes a verb first, and flags that begin with --; got {list(words)}"
     )
-  if verb.words and not words:
+  if others and not verb.words:
+    raise UsageError(
+      f"takes one verb, and flags that begin with --; got {others}"
+    )
+  if verb.words and not others:
     example = verb.example.split("\n")[1]
     raise UsageError(f"{name} needs {verb.words}, such as {example}")
 

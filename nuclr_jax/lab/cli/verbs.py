@@ -7,13 +7,11 @@ wait for Flax and Orbax.
 import json
 import sys
 
-from nuclr_jax.lab import distributed, progress
+from nuclr_jax.lab import progress
 from nuclr_jax.lab.cli import filter_flags, flags
 from nuclr_jax.lab.cli.flags import UsageError
 from nuclr_jax.lab.cli.interrupts import INTERRUPTED
 from nuclr_jax.lab.files import remote
-
-SHOWN = 4  # scores at the end of training
 
 
 def ingest() -> None:
@@ -46,19 +44,13 @@ def convert() -> None:
 
 def train() -> None:
   """Train a config or a model, or continue a run."""
-  from nuclr_jax.lab.train import loop, records
+  from nuclr_jax.lab.train import journal, loop
 
   settings = flags.chosen_settings(training=True)
   result = loop.fit(settings, workdir(), data_dir=flags.DATA_DIR.value)
   if not result.finished:
     sys.exit(INTERRUPTED)
-  if distributed.is_first():
-    metrics, folder = result.metrics, workdir().rstrip("/")
-    scores = records.headlines(metrics)
-    names = sorted(scores, key=lambda x: not x.startswith("test/"))[:SHOWN]
-    progress.print_table({x: metrics[x] for x in ["step", *names]})
-    print(f"all {len(metrics)} metrics: {folder}/{records.METRICS}")
-    print(f"curves, alarms and examples: nuclr report --workdir={folder}")
+  journal.print_end(result.metrics, workdir())
 
 
 def evaluate() -> None:
@@ -80,19 +72,6 @@ def report() -> None:
 
   path = report.write(workdir(), data_dir=flags.DATA_DIR.value)
   print(f"report: {remote.original(path)}")
-
-
-def compare(*runs: str) -> None:
-  """Show the scores of several runs side by side."""
-  from nuclr_jax.lab.report import compare, compare_files
-
-  if flags.OUTPUT.value:
-    remote.check_new(flags.OUTPUT.value)
-  found = compare.open_all(runs)
-  print("\n".join(map(progress.plain, compare_files.lines(found))))
-  if flags.OUTPUT.value:
-    compare_files.write(flags.OUTPUT.value, found)
-    print(f"comparison: {flags.OUTPUT.value}")
 
 
 def popularity() -> None:

@@ -151,11 +151,11 @@ def open_run(folder: str) -> Run:
   with files.remote.local_folder(
     folder, choose=lambda every: [x for x in every if x in names]
   ) as workdir:
-    config = records.read_config(workdir)
+    recorded = records.read_config(workdir)
     finished = (workdir / records.METRICS).exists()
     return Run(
       folder,
-      distributed.flatten(config),
+      distributed.flatten(recorded),
       records.read_metrics(workdir) if finished else None,
       records.read_history(workdir),
       records.read_history(workdir, records.TIMES),

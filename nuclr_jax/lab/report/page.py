@@ -158,8 +158,8 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rows: The cells of each row.
 
   Example:
-    >>> grid(["a"], [["<1"]])[-33:]
-    '<tr><td>&lt;1</table></div>'
+    >>> grid(["a"], [["<1"]])
+    '<div class=wide><table><tr><th>a<tr><td>&lt;1</table></div>'
   """
   lines = [f"<tr>{''.join(f'<th>{html.escape(x)}' for x in header)}"]
   lines += [

@@ -222,8 +222,8 @@ def _config(parts) -> str:
   shown = json.dumps(parts.settings.recorded, indent=2)
   own = ", ".join(parts.own())
   note = f"<p>The run has its own {own}, which this config does not name.</p>"
-  config = f"{note if own else ''}<pre>{html.escape(shown)}</pre>"
+  of_run = f"{note if own else ''}<pre>{html.escape(shown)}</pre>"
   of_now = f"<pre>{html.escape(json.dumps(versions, indent=2))}</pre>"
-  return page.folded("Config", config) + page.folded(
+  return page.folded("Config", of_run) + page.folded(
     "Versions that made this report", of_now
   )

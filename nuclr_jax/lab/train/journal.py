@@ -22,11 +22,14 @@ from typing import Any, TextIO
 import jax
 from jax.sharding import Mesh
 
-from nuclr_jax.lab import distributed, files
+from nuclr_jax.lab import distributed, files, progress
+from nuclr_jax.lab.train import records
+from nuclr_jax.types import Metrics
 
 JOURNAL, LOG = "journal.jsonl", "console.log"
 LIBRARIES = ("nuclr_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
 GIT_SECONDS = 5  # to wait for git
+SHOWN = 4  # scores at the end
 
 
 class _Handler(logging.StreamHandler):
@@ -137,6 +140,24 @@ def _end_line(file: TextIO) -> None:
   text = file.read()
   if text and not text.endswith("\n"):
     file.write("\n")
+
+
+def print_end(metrics: Metrics, workdir: str) -> None:
+  """Prints a few scores of a finished run, and where to find the others.
+
+  Args:
+    metrics: The final metrics.
+    workdir: The workdir, as the command names it.
+  """
+  if not distributed.is_first():
+    return
+  scores, folder = records.headlines(metrics), workdir.rstrip("/")
+  names = sorted(scores, key=lambda x: not x.startswith("test/"))[:SHOWN]
+  progress.print_table(
+    {x: metrics[x] for x in ("step", *names) if x in metrics}
+  )
+  print(f"all {len(metrics)} metrics: {folder}/{records.METRICS}")
+  print(f"curves, alarms and examples: nuclr report --workdir={folder}")
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, Any]]:

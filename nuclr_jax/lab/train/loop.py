@@ -117,18 +117,14 @@ def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
   """Trains and evaluates in a local folder."""
   metrics_file, last = workdir / records.METRICS, parts.num_steps
   before = extend.epochs_before(workdir, parts.settings)
-  with (
-    _open_run(workdir, parts, mesh) as run,
-    contextlib.ExitStack() as stack,
-  ):
+  with _open_run(workdir, parts, mesh) as run:
     step = checkpoint.latest(run.manager)
     train_state = resume.start(parts, mesh, run.manager, step)
     if step is None:
       train_state = recovery.of_run(parts, mesh, train_state)
     extend.begin(workdir, parts, step, before)
     stopped = False
-    if (first := int(train_state.step)) < last:
-      stack.enter_context(journal.keep(workdir, mesh, step=first))
+    if int(train_state.step) < last:
       train_state, stopped = _train(run, train_state)
     elif metrics_file.exists():
       log.info("%s holds a finished run; it is not trained again", workdir)
@@ -332,6 +328,7 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
   log.info("training steps %d to %d on %s", first + 1, last, place)
   log.info("compiling the first step, which may take minutes")
   with (
+    journal.keep(run.workdir, run.mesh, step=first),
     records.open_recorder(run.workdir, start_step=first) as recorder,
     open_batches(parts, run.mesh, first, at=positions) as (batches, now_at),
     distributed.stop_on_signal(first, last) as stop_requested,

@@ -24,7 +24,6 @@ from nuclr_jax.types import Metrics
 
 log = logging.getLogger(__name__)
 
-
 # Files of a workdir.
 CONFIG, METRICS = "config.json", "metrics.json"
 HISTORY, TIMES = "history.jsonl", "times.jsonl"
@@ -57,10 +56,7 @@ MAY_DIFFER = (
 )
 
 # Other metrics may be infinite, but not NaN.
-MUST_BE_FINITE = (
-  "train/loss",
-  "train/gradient_norm",
-)
+MUST_BE_FINITE = ("train/loss", "train/gradient_norm")
 
 
 class Recorder(NamedTuple):
@@ -469,10 +465,8 @@ def is_headline(name: str) -> bool:
   """Returns whether a metric belongs in a one-line summary.
 
   Example:
-    >>> is_headline("validation/coco/image_to_text/recall@1")
-    True
-    >>> is_headline("validation/coco/image_to_text/recall@10")
-    False
+    >>> is_headline("val/image_to_text/recall@1"), is_headline("val/recall@10")
+    (True, False)
   """
   return name.endswith(("recall@1", "/top1", "/top_1", "/spearman"))
 
