@@ -135,9 +135,9 @@ audit:
 
 # Dependencies are as old as pyproject.toml allows; what only tests need is new, and
 # leaves them as they are. Only uv finds the oldest versions.
+oldest: BIN := .venv-oldest/bin
 oldest: .venv-oldest/oldest.stamp
-	.venv-oldest/bin/python -m pytest -n $(WORKERS) --dist loadfile \
-	  --no-loadscope-reorder tests
+	$(PYTEST) tests
 
 .venv-oldest/oldest.stamp: pyproject.toml
 	@echo "installing the oldest versions into .venv-oldest"
@@ -150,9 +150,9 @@ oldest: .venv-oldest/oldest.stamp
 	touch $@
 
 # With the released jaxlib, which JAX's main branch supports.
+nightly: BIN := .venv-nightly/bin
 nightly: .venv-nightly/nightly.stamp
-	.venv-nightly/bin/python -m pytest -n $(WORKERS) --dist loadfile \
-	  --no-loadscope-reorder tests
+	$(PYTEST) tests
 
 .venv-nightly/nightly.stamp: pyproject.toml
 	@echo "installing JAX's main branch into .venv-nightly"

@@ -112,6 +112,8 @@ def _corrections(parts, mesh, state):
 
   hubs, asked = flags.HUBS.value, flags.need_temperature()
   prior, tau = None, flags.TEMPERATURE.value
+  if not (hubs or flags.PRIOR.value):
+    return lambda suites, _: suites
   if hubs and not (parts.data.sets or flags.INPUT.value):
     raise UsageError("--hubs needs data with images and captions to retrieve")
   train, readout = parts.data.train, loop.readout(parts, state)

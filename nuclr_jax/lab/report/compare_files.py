@@ -18,12 +18,21 @@ ALONE = (
 
 
 def lines(found: Found) -> list[str]:
-  """Returns what a terminal shows: a block of lines for each score.
+  """Returns what a terminal shows: the notes, then a block for each score.
 
   Args:
     found: The settings and the notes.
   """
-  settings, shown = found.settings, list(found.notes)
+  return [*found.notes, *blocks(found.settings)]
+
+
+def blocks(settings: Sequence[Setting]) -> list[str]:
+  """Returns a block of lines for each score, and one for the speed.
+
+  Args:
+    settings: The settings.
+  """
+  shown: list[str] = []
   names = records.headlines(compare.final_names(settings))
   for name in names:
     shown += block(name, name, settings, compare.final(name))
@@ -158,7 +167,7 @@ def write(output: str, found: Found) -> None:
   with remote.new_folder(output) as folder:
     tables.write(folder / "runs.csv", runs_table(settings))
     tables.write(folder / "scores.csv", scores_table(settings))
-    compare_page.write(folder / "compare.html", found, lines(found))
+    compare_page.write(folder / "compare.html", found, blocks(settings))
 
 
 def runs_table(settings: Sequence[Setting]) -> dict[str, list]:

@@ -16,18 +16,18 @@ MAX_CURVES = 4  # scores with a plot
 WIDTH, HEIGHT = 5.5, 3.4  # inches of a plot
 
 
-def write(path: pathlib.Path, found: Found, lines: Sequence[str]) -> None:
+def write(path: pathlib.Path, found: Found, blocks: Sequence[str]) -> None:
   """Writes the page.
 
   Args:
     path: The file.
     found: The settings and the notes.
-    lines: What a terminal shows.
+    blocks: The lines of scores, as a terminal shows them.
   """
   settings = found.settings
   count = sum(len(x.runs) for x in settings)
   notes = "".join(f"<li>{html.escape(x)}" for x in found.notes)
-  shown = "\n".join(lines[len(found.notes) :]).strip("\n")
+  shown = "\n".join(blocks).strip("\n")
   sections = [
     f"<p>{count} runs in {len(settings)} settings, each compared with the "
     "first by its runs of the same seed. Intervals are 95 % (Student's t); a "
@@ -57,17 +57,18 @@ def _curves(settings: Sequence[Setting], path: pathlib.Path) -> str:
     figsize=(2 * WIDTH, HEIGHT * len(names)), layout="constrained"
   )
   axes = figure.subplots(len(names), 2, squeeze=False)
+  hours = {run.name: compare.hours(run) for run in runs}
   for (left, right), name in zip(axes, names, strict=True):
     for i, setting in enumerate(settings):
       for j, run in enumerate(setting.runs.values()):
-        points = [(x["step"], x[name]) for x in run.history if name in x]
+        points = page.points(run.history, name)
         if not points:
           continue
         steps, values = map(np.array, zip(*points, strict=True))
         style = {"color": f"C{i % 10}", "alpha": 0.8, "linewidth": 1.2}
         label = None if j else setting.label.replace("$", r"\$")
         left.plot(steps, values, label=label, **style)
-        known = compare.hours(run)
+        known = hours[run.name]
         if any(known.values()):
           at = np.interp(steps, list(known), list(known.values()))
           right.plot(at, values, **style)

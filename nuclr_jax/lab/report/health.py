@@ -86,7 +86,7 @@ def _alarms(history, scale) -> str:
   if not newest:
     return ""
   items = [
-    f"<li class=wrong>{html.escape(x)}" for x in find_alarms(newest, scale)
+    f"<li class=wrong>{html.escape(x)}" for x in warnings(history, scale)
   ]
   for side in Sides._fields:
     noise, gain, low = (

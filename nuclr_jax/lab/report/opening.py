@@ -2,26 +2,27 @@
 
 import collections
 from collections.abc import Mapping, Sequence
+import functools
 import html
 import logging
 import pathlib
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 import numpy as np
 
-from nuclr_jax.lab import evaluate, files, progress
+from nuclr_jax.lab import evaluate, progress
 from nuclr_jax.lab.data.other_sets import label_of
 from nuclr_jax.lab.data.source import HeldOut, ImageTextSet
 from nuclr_jax.lab.evaluate.retrieval import right_ids
 from nuclr_jax.lab.report import page
-from nuclr_jax.lab.train import journal, records, resume
+from nuclr_jax.lab.train import journal, loop, records, resume
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.types import Metrics, Sides
 
 log = logging.getLogger(__name__)
 
-BEFORE = "before.json"  # scores of the first model, in the folder of plots
 MOST = 4  # scores, and warnings
 NOTICEABLE = 0.02  # of a score: a smaller change is none
 LATE = 0.8  # of the steps: after that, a rise is "at the end"
@@ -81,54 +82,44 @@ def chances(held_out: Mapping[str, HeldOut]) -> Metrics:
   return found
 
 
-def before_training(parts: Experiment, mesh, plots: pathlib.Path) -> Metrics:
-  """Scores the model that the run began from; keeps the scores in a file.
+def before_training(
+  parts: Experiment, mesh: Mesh, held_out: Mapping[str, HeldOut]
+) -> Metrics:
+  """Scores the model that the run began from.
 
   Args:
     parts: The parts of the run.
     mesh: The mesh of the run.
-    plots: The folder of the report's plots.
+    held_out: The sets to score it on, by split.
   """
-  path = plots / BEFORE
-  if path.exists():
-    return files.read_json(path)
-  cheap = {
-    split: HeldOut(retrieval=x.retrieval, zero_shot=x.zero_shot)
-    for split, x in parts.data.held_out.items()
-  }
-  if not any(any(x) for x in cheap.values()):
+  if not any(any(x) for x in held_out.values()):
     return {}
   log.info("scoring the model before training ...")
+  make = evaluate.make_embedder(parts.model, parts.data.tokenizer.encode, mesh)
+  scored = parts._replace(evaluators=evaluate.evaluators_of(held_out))
   try:
-    seed = parts.settings.seed
-    params, state = resume.first_model(parts.model, mesh, seed=seed)
-    make = evaluate.make_embedder(
-      parts.model, parts.data.tokenizer.encode, mesh
-    )
+    model = resume.first_model(parts.model, mesh, seed=parts.settings.seed)
     with jax.set_mesh(mesh):
-      scores: dict[str, float] = {}
-      for split, evaluators in evaluate.evaluators_of(cheap).items():
-        embed = make(params, state)
-        scores |= evaluate.run_evaluators(evaluators, embed, split)
+      return loop.score(scored, make(*model))
   except (OSError, ValueError) as error:  # weights that are there no more
     reason = progress.first_line(error)
     log.warning("the model before training is not scored: %s", reason)
     return {}
-  files.write_json(path, scores)
-  return scores
 
 
-def points(
-  history: Sequence[Mapping[str, float]], name: str
-) -> list[tuple[int, float]]:
-  """Returns the steps and values of a metric.
+def cheap_sets(held_out: Mapping[str, HeldOut]) -> dict[str, HeldOut]:
+  """Returns the sets with captions or classes, each of which is opened once.
 
   Args:
-    history: The rows of the history.
-    name: The metric.
+    held_out: The sets by split.
   """
-  found = {int(row["step"]): row[name] for row in history if name in row}
-  return sorted(found.items())
+  return {
+    split: HeldOut(
+      retrieval=x.retrieval,
+      zero_shot={k: functools.cache(get) for k, get in x.zero_shot.items()},
+    )
+    for split, x in held_out.items()
+  }
 
 
 def verdict(curve: Sequence[tuple[int, float]], random: float | None) -> str:
@@ -178,6 +169,7 @@ def section(
   metrics: Metrics | None,
   history: Sequence[Mapping[str, float]],
   before: Metrics,
+  random: Metrics,
   alarms: Sequence[str],
 ) -> str:
   """Returns the first section of a report.
@@ -188,12 +180,11 @@ def section(
     metrics: The final metrics; None if it has not finished.
     history: The rows of the history.
     before: What `before_training` returned.
+    random: What `chances` returned.
     alarms: What the newest diagnostics warn of.
   """
   scores = metrics or _newest(history)
-  names = records.headlines(x for x in scores if x.partition("/")[2])
-  names = sorted(names, key=lambda x: not x.startswith("test/"))[:MOST]
-  random = chances(parts.data.held_out)
+  names = records.headlines(scores)[:MOST]
   what = [html.escape(x) for x in _what(workdir, parts, metrics, history)]
   text = f"<p>{'<br>'.join(what)}</p>"
   if names:
@@ -206,7 +197,7 @@ def section(
   validation = [x for x in scores if x.startswith("validation/")]
   if chosen := records.headlines(validation)[:1]:
     name = chosen[0]
-    found = verdict(points(history, name), random.get(name))
+    found = verdict(page.points(history, name), random.get(name))
     todo += [f"{name}: {found}"] if found else []
   todo += alarms[:MOST]
   if len(alarms) > MOST:

@@ -188,6 +188,22 @@ def _data_address(data: bytes) -> str:
   return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
+def points(
+  rows: Sequence[Mapping[str, float]], name: str
+) -> list[tuple[float, float]]:
+  """Returns the steps at which a number was recorded, and its values.
+
+  Args:
+    rows: The rows of a history (see `records.read_history`).
+    name: The name of the number.
+
+  Example:
+    >>> points([{"step": 1}, {"step": 2, "train/loss": 0.5}], "train/loss")
+    [(2, 0.5)]
+  """
+  return [(row["step"], row[name]) for row in rows if name in row]
+
+
 def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
   """Plots numbers of a history over its steps; missing ones are left out.
 
@@ -199,11 +215,11 @@ def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
     names: The names of the numbers.
   """
   for name in names:
-    points = [(row["step"], row[name]) for row in rows if name in row]
-    if not points:
+    found = points(rows, name)
+    if not found:
       continue
     (line,) = axes.plot(
-      *zip(*points, strict=True), marker=".", label=name.replace("$", r"\$")
+      *zip(*found, strict=True), marker=".", label=name.replace("$", r"\$")
     )
     metric, _, side = name.rpartition("/")
     low, high = f"{metric}_low/{side}", f"{metric}_high/{side}"

@@ -63,13 +63,15 @@ def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
   final = None
   if (workdir / records.METRICS).exists():
     final = records.read_metrics(workdir)
+  held_out = opening.cheap_sets(parts.data.held_out)
   sections = [
     opening.section(
       workdir,
       parts,
       metrics=final,
       history=history,
-      before=opening.before_training(parts, mesh, plots),
+      before=opening.before_training(parts, mesh, held_out),
+      random=opening.chances(held_out),
       alarms=health.warnings(history, scale),
     ),
     _curves(history, plots),

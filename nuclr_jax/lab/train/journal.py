@@ -151,8 +151,7 @@ def print_end(metrics: Metrics, workdir: str) -> None:
   """
   if not distributed.is_first():
     return
-  scores, folder = records.headlines(metrics), workdir.rstrip("/")
-  names = sorted(scores, key=lambda x: not x.startswith("test/"))[:SHOWN]
+  names, folder = records.headlines(metrics)[:SHOWN], workdir.rstrip("/")
   progress.print_table(
     {x: metrics[x] for x in ("step", *names) if x in metrics}
   )

@@ -472,7 +472,7 @@ def is_headline(name: str) -> bool:
 
 
 def headlines(names: Iterable[str]) -> list[str]:
-  """Chooses the scores to show first: one for each held-out set.
+  """Chooses the scores to show: one for each held-out set, of test sets first.
 
   Args:
     names: The names of all metrics.
@@ -481,7 +481,10 @@ def headlines(names: Iterable[str]) -> list[str]:
     >>> headlines(["test/mean_recall@1", "test/text_to_image/recall@1"])
     ['test/mean_recall@1']
   """
-  shown = [x for x in dict.fromkeys(names) if is_headline(x)]
+  shown = sorted(
+    filter(is_headline, dict.fromkeys(names)),
+    key=lambda name: not name.startswith("test/"),
+  )
   return [x for x in shown if not x.endswith("/recall@1")] or shown
 
 

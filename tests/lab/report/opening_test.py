@@ -102,12 +102,14 @@ def section(workdir, metrics, alarms=()):
     {"step": step, "validation/mean_recall@1": x}
     for step, x in ((10, 0.6), (20, 0.7), (30, 0.8))
   ]
+  run = parts()
   return opening.section(
     workdir,
-    parts(),
+    run,
     metrics=metrics,
     history=history,
     before={"test/mean_recall@1": 0.26},
+    random=opening.chances(run.data.held_out),
     alarms=alarms,
   )
 
