@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 
@@ -53,6 +54,8 @@ def test_train_evaluate_report(data_dir, tmp_path):
   page = (workdir / "report.html").read_text()
   assert "Retrieval on the test split" in page
   assert "<h2>Health</h2>" in page
+  share = r"<td>[\d.]+ %"  # of the run, before training and by chance
+  assert re.search(f"<td>test/mean_recall@1{3 * share}<tr>", page)
   assert ("warn of nothing" in page) == ("<li class=wrong>" not in page)
   assert "Most popular" not in page  # SogCLR has no zeta
   for name in ("curves", "health"):

@@ -12,7 +12,7 @@ from nuclr_jax.lab.train import records
 
 LABEL = 40  # characters of a setting's label in a terminal
 ALONE = (
-  "a single seed does not tell a difference from chance; train others with "
+  "a single seed cannot tell a difference from chance; train others with "
   "--config.seed=1, 2, ... in workdirs of their own"
 )
 

@@ -141,7 +141,7 @@ def verdict(curve: Sequence[tuple[int, float]], random: float | None) -> str:
   last, at = float(scores[-1]), int(np.argmax(scores))
   if random is not None and last < 2 * random:
     return (
-      "hardly better than chance: are captions those of their images? Try "
+      "hardly better than chance: do captions belong to their images? Try "
       "another learning rate or temperature"
     )
   if len(curve) < 3:

@@ -481,10 +481,8 @@ def headlines(names: Iterable[str]) -> list[str]:
     >>> headlines(["test/mean_recall@1", "test/text_to_image/recall@1"])
     ['test/mean_recall@1']
   """
-  shown = sorted(
-    filter(is_headline, dict.fromkeys(names)),
-    key=lambda name: not name.startswith("test/"),
-  )
+  found = filter(is_headline, dict.fromkeys(names))
+  shown = sorted(found, key=lambda x: not x.startswith("test/"))
   return [x for x in shown if not x.endswith("/recall@1")] or shown
 
 
