@@ -137,6 +137,8 @@ def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
     ['a dog']
     >>> captions_of({"captions": [{"text": "a dog"}, None]}, "captions/text")
     ['a dog', '']
+    >>> captions_of({"sentences": {"raw": ["a dog", "dogs"]}}, "sentences")
+    ['a dog', 'dogs']
   """
   value = row
   for name in field.split("/"):
@@ -146,7 +148,7 @@ def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
       value = [
         x.get(name) if isinstance(x, Mapping) else None for x in _listed(value)
       ]
-  texts = [as_text(x) for x in _listed(value)]
+  texts = [as_text(y) for x in _listed(value) for y in _unfolded(x)]
   if field != TXT:
     return texts
   return [x for text in texts for x in _in_text_file(text)]
@@ -352,6 +354,15 @@ def _wrong(caption: str) -> str:
     if rest.split() == ["..."] and _ELEMENT.search(caption):
       return CUT_LIST
   return "" if canonical(caption) else EMPTY_CAPTION
+
+
+def _unfolded(value) -> list:
+  """Returns the captions in an object that has a list of them, or the value."""
+  held = _caption_in(value) if isinstance(value, Mapping) else None
+  several = hasattr(held, "__iter__") and not isinstance(
+    held, str | bytes | Mapping
+  )
+  return list(held) if several else [value]
 
 
 def _listed(value) -> list:

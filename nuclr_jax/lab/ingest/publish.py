@@ -29,6 +29,7 @@ from nuclr_jax.lab.data.tfds_reader import (
   read_only_builder,
 )
 from nuclr_jax.lab.ingest.records import record_features
+from nuclr_jax.lab.user_files.items import NO_FILE
 
 log = logging.getLogger(__name__)
 
@@ -282,8 +283,14 @@ def _nothing(paths: Sequence[pathlib.Path]) -> ValueError:
   """Makes the error for an input of which everything was rejected."""
   examples = islice(_rejections(paths), 3)
   shown = "".join(f"\n  {json.dumps(example)}" for example in examples)
+  reasons = _reasons(paths)
+  if NO_FILE in reasons:
+    shown += (
+      "\npaths are relative to the folder of the file that names them, or to "
+      "--images=FOLDER"
+    )
   why = (
-    f"{dict(_reasons(paths))}; for example{shown}"
+    f"{dict(reasons)}; for example{shown}"
     if shown
     else "it is empty, or all its files are hidden (.NAME, __MACOSX and such)"
   )

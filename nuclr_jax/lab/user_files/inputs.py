@@ -1,6 +1,5 @@
 """Recognises kinds of input by their files, and cuts them into parts."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 import hashlib
@@ -20,23 +19,35 @@ from nuclr_jax.lab.data.tfds_reader import (
   open_split,
 )
 from nuclr_jax.lab.files import bucket
-from nuclr_jax.lab.user_files import listing, readers, splits
+from nuclr_jax.lab.user_files import (
+  columnar,
+  image_folder,
+  listing,
+  readers,
+  saved,
+  splits,
+)
+from nuclr_jax.lab.user_files.batches import (
+  ARROW,
+  has_texts,
+  open_schema,
+)
+from nuclr_jax.lab.user_files.columns import (
+  choose_captions,
+)
 from nuclr_jax.lab.user_files.items import AGAIN, Part
 from nuclr_jax.lab.user_files.tables import (
-  CAPTION_COLUMNS,
   SUFFIXES,
   Row,
-  choose_column,
   join_rows,
   read_table,
-  warn_of_others,
 )
 
 log = logging.getLogger(__name__)
 
 
 PART_SIZE = 5_000  # rows of a part, if the input has no parts of its own
-BYTES_COLUMNS = "jpg jpeg image image_bytes bytes png webp img".split()
+COLUMNAR = ({".parquet"}, {ARROW})  # kinds of files with rows and columns
 
 
 class Plan(NamedTuple):
@@ -106,13 +117,15 @@ def plan(
   paths = [
     path
     for item in listing.items_of(text)
-    for path in listing.expand(item, choose)
+    for path in listing.expand(item, split=split, must=must)
   ]
   paths = list(dict.fromkeys(paths))
   kinds = set(map(listing.kind_of, paths))
   _check_options(text, kinds, options)
   if any(isinstance(path, listing.FarFile) for path in paths):
-    return _plan_far(text, paths, split, columns)
+    return _plan_far(text, paths, split, options)
+  if kinds == {listing.IMAGE_FOLDER}:
+    return _plan_described(text, paths, only, split, columns, choose)
   if kinds == {"folder"}:
     listing.warn_of_merged(text, paths, split)
     return _plan_images(split, paths, choose)
@@ -120,23 +133,15 @@ def plan(
     parts = [
       Part(split, partial(readers.read_tar, str(x)), _stamp(x)) for x in paths
     ]
-  elif kinds == {".parquet"}:
-    cut = [
-      part
-      for path in paths
-      for part in _cut_parquet(
-        path,
-        None if must and not listing.is_named(path, split, text) else split,
-        **columns,
-      )
-    ]
-    named = {part.split: [] for part in cut}
-    for part in cut:
-      named[part.split].append(part)
-    parts = [x for found in _chosen(named, only, text).values() for x in found]
-  elif kinds <= set(SUFFIXES):
-    how = {"split": None if must else split} | options
-    rows = (row for path in paths for row in read_table(path, **how))
+  elif kinds in COLUMNAR and not columnar.are_tables(text, paths, image_column):
+    split = split if only else _own_split(text, paths, split)
+    parts = _parts_of_columns(text, paths, only, split, must, options)
+  elif kinds <= set(SUFFIXES) or kinds in COLUMNAR:
+    split = split if only else _own_split(text, paths, split)
+    of = split if not must or _are_named(paths, split, text) else None
+    rows = (
+      row for path in paths for row in read_table(path, split=of, **options)
+    )
     joined = join_rows(rows)
     _warn_of_folders(text, joined)
     chosen = _chosen(joined, only, text)
@@ -156,15 +161,39 @@ def plan(
 
 def _check_options(text: str, kinds: set[str], options: Mapping) -> None:
   """Raises ValueError for an option that is not for the kinds of an input."""
-  tables, parquet = ", ".join(SUFFIXES), (*SUFFIXES, ".parquet")
+  tables = {*SUFFIXES, ".parquet", ARROW}
   for name, value in options.items():
-    fitting = SUFFIXES if name == "images" else parquet
-    if value is not None and not kinds <= set(fitting):
-      more = "" if name == "images" else " or Parquet files"
+    fitting = tables if name == "images" else {*tables, listing.IMAGE_FOLDER}
+    if value is not None and not kinds <= fitting:
+      more = "" if name == "images" else ", and with a folder that has one"
       raise ValueError(
-        f"--{name}={value} goes with a table ({tables}){more}; "
-        f"--input={text} is of the kinds {', '.join(sorted(kinds))}"
+        f"--{name}={value} goes with a table ({', '.join(SUFFIXES)}) or "
+        f"Parquet files{more}; --input={text} is of the kinds "
+        f"{', '.join(sorted(kinds))}"
       )
+
+
+def _are_named(paths: Sequence, split: str, text: str) -> bool:
+  """Returns whether Parquet or Arrow files are of a split by their place."""
+  return not set(map(listing.kind_of, paths)) & set(SUFFIXES) and all(
+    _is_named(path, split, text) for path in paths
+  )
+
+
+def _own_split(text: str, paths: Sequence, split: str) -> str:
+  """Returns the split that a saved folder says it is, or else `split`."""
+  own = ""
+  if set(map(listing.kind_of, paths)) == {ARROW}:
+    own = saved.own_split(paths)
+  if own and own != split:
+    log.info("%s: it was saved as the split %s, which is made", text, own)
+  return own or split
+
+
+def _is_named(path: pathlib.Path, split: str, text: str) -> bool:
+  if path.suffix == ARROW:
+    return saved.own_split([path]) == (splits.of_name(split) or split)
+  return listing.is_named(path, split, text)
 
 
 def _chosen(
@@ -213,7 +242,7 @@ def _warn_of_folders(text: str, joined: dict[str | None, list]) -> None:
     )
 
 
-def _plan_images(split, folders, choose: listing.Choose) -> Plan:
+def _plan_images(split, folders, choose) -> Plan:
   parts, files = [], []
   for folder in folders:
     paths = choose(folder, list(listing.images_of(folder)))
@@ -234,6 +263,39 @@ def _plan_images(split, folders, choose: listing.Choose) -> Plan:
   return Plan(parts, files)
 
 
+def _plan_described(text, folders, only, split, columns, choose) -> Plan:
+  """Cuts folders of images that have tables, by their splits."""
+  parts, noted = [], []
+  for folder in folders:
+    images = list(listing.images_of(folder.path))
+    rows = image_folder.rows_of(folder, images, columns)
+    if any(name for name, _ in rows):
+      kept = _chosen(join_rows(rows), only, text)
+    else:  # the splits may be folders
+      places = [x.path if isinstance(x, Row) else x.source for _, x in rows]
+      wanted = set(choose(os.path.abspath(folder.path), places))
+      of_split = [
+        (split, row)
+        for (_, row), place in zip(rows, places, strict=True)
+        if place in wanted
+      ]
+      kept = join_rows(of_split)
+    stamps = [_stamp(table) for table in folder.tables]
+    for name, found in kept.items():
+      for part in _cut(name, found):
+        beside = [
+          _stamp(x.path)
+          for x in part.read.args[0]
+          if isinstance(x, Row) and x.captions is None
+        ]
+        parts.append(part._replace(stamp=[*stamps, *beside]))
+    listing.warn_of_others(folder.path, folder.tables)
+    listed = "\n".join([*map(str, stamps), *map(str, images)])
+    digest = hashlib.sha256(listed.encode("utf-8", "replace")).hexdigest()
+    noted.append([str(folder.path), len(images), digest])
+  return Plan(parts, noted)
+
+
 def _plan_tfds(name, split, data_dir) -> Plan:
   """Cuts a split of a prepared TFDS data set into ranges of records."""
   source, named = parse_set(name)
@@ -251,7 +313,7 @@ def _plan_tfds(name, split, data_dir) -> Plan:
   return Plan([Part(split, part, stamps) for part in parts], stamps)
 
 
-def _plan_far(text: str, found: list, split: str, columns) -> Plan:
+def _plan_far(text: str, found: list, split: str, options) -> Plan:
   """Makes a part of each file in a bucket."""
   kinds = {
     os.path.splitext(x.path)[1]
@@ -265,13 +327,13 @@ def _plan_far(text: str, found: list, split: str, columns) -> Plan:
       "of one kind, all here or all in buckets"
     )
   parts = [
-    Part(split, partial(_read_far, x.path, split, **columns), list(x))
+    Part(split, partial(_read_far, x.path, split, **options), list(x))
     for x in found
   ]
   return Plan(parts, [list(x) for x in found])
 
 
-def _read_far(path: str, split: str, **columns) -> Iterator[Any]:
+def _read_far(path: str, split: str, **options) -> Iterator[Any]:
   """Reads a file in a bucket, through a copy that exists meanwhile."""
   with tempfile.TemporaryDirectory(prefix="nuclr-") as folder:
     here = pathlib.Path(folder) / os.path.basename(path)
@@ -279,10 +341,16 @@ def _read_far(path: str, split: str, **columns) -> Iterator[Any]:
       bucket.download(path, here)
     except FileNotFoundError as error:  # no damage, of which some is expected
       raise bucket.Unreached(f"{error}, and did at first; {AGAIN}") from error
-    if here.suffix == ".parquet":  # of several splits, one is read
-      parts = _cut_parquet(here, split, **columns)
-    else:
-      parts = plan(os.fspath(here), split=split, **columns).parts
+    column = options["image_column"]
+    if here.suffix != ".parquet":
+      parts = plan(os.fspath(here), split=split, **options).parts
+    elif columnar.are_tables(
+      path, [here], column
+    ):  # of several splits, one is read
+      joined = join_rows(read_table(here, split=split, **options))
+      parts = [part for x in joined.items() for part in _cut(*x)]
+    else:  # of several splits, one is read
+      parts, _ = _cut_columns(here, split, **options)
     for part in parts:
       for item in part.read() if part.split == split else ():
         yield item._replace(source=path)
@@ -296,65 +364,68 @@ def _cut(split: str, rows: Sequence) -> list[Part]:
   ]
 
 
-def _cut_parquet(
+def _parts_of_columns(text, paths, only, split, must, options) -> list[Part]:
+  """Makes parts of Parquet or Arrow files with images, of one or all splits."""
+  named, any_path = {}, False
+  for path in paths:
+    known = not must or _is_named(path, split, text)
+    parts, has_paths = _cut_columns(path, split if known else None, **options)
+    any_path |= has_paths
+    for part in parts:
+      named.setdefault(part.split, []).append(part)
+  if options["images"] is not None and not any_path:
+    raise ValueError(
+      f"--images={options['images']} goes with paths of images, but "
+      f"--input={text} has the images themselves; leave the flag out"
+    )
+  return [x for found in _chosen(named, only, text).values() for x in found]
+
+
+def _cut_columns(
   path: pathlib.Path,
   split: str | None,
   *,
+  images: str | os.PathLike | None,
   image_column: str | None,
   caption_column: str | None,
   split_column: str | None,
-) -> list[Part]:
+) -> tuple[list[Part], bool]:
   """Makes parts of a file's row groups; small groups share one part.
 
   Args:
-    path: The file.
+    path: The file, of Parquet or Arrow.
     split: The split of its rows, if it does not name splits.
+    images: The folder that paths are relative to, if the user names one.
     image_column: The column of images that the user names, if any.
     caption_column: That of captions.
     split_column: That of splits.
+
+  Returns:
+    The parts, and whether some images are named by path.
   """
   import pyarrow
-  from pyarrow import parquet
 
   try:
-    with parquet.ParquetFile(path) as file:
-      schema, meta = file.schema_arrow, file.metadata
-      sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
-  except (pyarrow.ArrowException, OSError):
-    return [Part(split, partial(readers.damaged_file, str(path)), _stamp(path))]
+    schema, sizes = open_schema(path)
+  except (pyarrow.ArrowException, OSError, ValueError):
+    damaged = partial(readers.damaged_file, str(path))
+    return [Part(split, damaged, _stamp(path))], False
   names = schema.names
-  if twice := [name for name, count in Counter(names).items() if count > 1]:
-    raise ValueError(f"{path} has several columns with the name {twice[0]}")
-  binary = [field.name for field in schema if readers.has_bytes(field.type)]
-  if not binary or (image_column in names and image_column not in binary):
-    columns = ", ".join(f"{x.name} ({str(x.type)[:60]})" for x in schema)
-    raise ValueError(
-      f"{path} has the columns {columns}, of which "
-      f"{', '.join(binary) or 'none'} can hold the bytes of one image in each "
-      f"row{f', {image_column} cannot' if image_column else ''}; the type must "
-      "be binary, or a struct with bytes. A row of several images must become "
-      "several rows, a table of paths must be one of "
-      f"{', '.join(SUFFIXES)}, and images that are named by URL are downloaded "
-      "first, for instance with img2dataset"
-    )
-  likely = [name for name in BYTES_COLUMNS if name in binary] + binary
-  image = choose_column(path, names, image_column, likely, "image_column")
-  caption = choose_column(
-    path, names, caption_column, CAPTION_COLUMNS, "caption_column"
-  )
-  warn_of_others(path, names, caption)
-  texts = [field.name for field in schema if readers.has_texts(field.type)]
-  texts = [x for x in texts if x not in (image, caption)]
-  rows = readers.first_rows(str(path), texts) if sum(sizes) and texts else []
+  image = columnar.image_column(path, schema, image_column)
+  captions = choose_captions(path, names, caption_column)
+  has_paths = columnar.check_links(path, image, range(len(sizes)))
+  texts = [field.name for field in schema if has_texts(field.type)]
+  texts = [x for x in texts if x not in (image, *captions)]
+  rows = columnar.first_rows(str(path), texts) if sum(sizes) and texts else []
   find = partial(splits.find_column, path, names, split_column)
-  besides = {image, caption}
+  besides = {image, *captions}
   while True:
     asked = (find(others=besides, row=row) for row in rows or [{}])
     column = next(filter(None, asked), None)
     said = [{None}] * len(sizes)
     if column is not None:
       said = [
-        readers.said_of_splits(str(path), i, column) for i in range(len(sizes))
+        columnar.said_of_splits(str(path), i, column) for i in range(len(sizes))
       ]
     found = set().union(*said) - {None}
     known = splits.assign(path, found, chosen=split_column is not None)
@@ -362,17 +433,19 @@ def _cut_parquet(
       break
     besides.add(column)  # it is about something else
   rest = splits.rest_of(split, known.values())
-  read = partial(readers.read_parquet, str(path), image=image, caption=caption)
+  how = {"image": image, "captions": captions}
+  how |= {} if images is None else {"folder": os.fspath(images)}
+  read = partial(columnar.read_columns, str(path), **how)
   parts = []
   for name in sorted({rest, *known.values()}):
     chosen = splits.Chosen(column, name, name == rest)
-    how = {"chosen": chosen} if known else {}
+    of = {"chosen": chosen} if known else {}
     numbers = [
       i for i, x in enumerate(said) if name in {known.get(y, rest) for y in x}
     ]
     for groups in _groups(numbers, sizes):
-      parts.append(Part(name, partial(read, groups, **how), _stamp(path)))
-  return parts
+      parts.append(Part(name, partial(read, groups, **of), _stamp(path)))
+  return parts, has_paths
 
 
 def _groups(

@@ -17,6 +17,7 @@ NO_CAPTION = "no caption"
 NO_IMAGE = "missing image"  # the input names no image
 NO_FILE = "missing file"  # the input names no regular file
 OUTSIDE = "link out of the folder"  # the file, or the text beside it
+AWAY = "path out of the folder"  # that a table in the folder names
 BROKEN_ROW = "broken row"  # of a table
 NO_SPLIT = "no split"  # in a table that names those of other rows
 BROKEN_RECORD = "unreadable record"  # of a TFDS data set

@@ -1,7 +1,8 @@
 """Finds the files of an input, and those of the split that is asked for."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 import glob
 import itertools
 import logging
@@ -13,13 +14,14 @@ from typing import NamedTuple
 from nuclr_jax.lab.data.images import ENDINGS
 from nuclr_jax.lab.data.tar_files import check_ranges, expand_ranges
 from nuclr_jax.lab.files import as_pattern, bucket, is_hidden, remote, visible
-from nuclr_jax.lab.user_files import readers, splits
+from nuclr_jax.lab.user_files import image_folder, readers, saved, splits
+from nuclr_jax.lab.user_files.image_folder import ImageFolder
 from nuclr_jax.lab.user_files.tables import SUFFIXES
 
 log = logging.getLogger(__name__)
 
+IMAGE_FOLDER = "imagefolder"
 Path = pathlib.Path | str  # a text is a path in a bucket
-Choose = Callable[[Path, list[Path]], list[Path]]  # files of a split
 
 
 class FarFile(NamedTuple):
@@ -35,9 +37,10 @@ NO_SPLITS = (
 )
 UNDERSTOOD = (
   "supported inputs are .tar and .parquet files as img2dataset writes them, "
-  ".parquet files with images, .csv, .tsv, .json and .jsonl tables of images, "
-  "folders of .tar or .parquet files or of images with texts beside them, and "
-  "tfds:NAME"
+  ".parquet files with images or their paths, .csv, .tsv, .json and .jsonl "
+  "tables of images, folders of .tar or .parquet files, of images with texts "
+  "or a metadata.csv beside them, or as save_to_disk of datasets writes them, "
+  "and tfds:NAME"
 )
 
 
@@ -49,15 +52,29 @@ def items_of(text: str) -> list[str]:
   return [x for item in text.split(",") for x in expand_ranges(item)]
 
 
-def kind_of(path: pathlib.Path | FarFile) -> str:
-  """Returns the suffix of a file, or "folder"."""
+def kind_of(path: pathlib.Path | FarFile | ImageFolder) -> str:
+  """Returns the suffix of a file, "folder" or "imagefolder"."""
+  if isinstance(path, ImageFolder):
+    return IMAGE_FOLDER
   if isinstance(path, FarFile):
     return os.path.splitext(path.path)[1]
   return path.suffix if path.is_file() else "folder"
 
 
-def expand(item: str, choose: Choose) -> list[pathlib.Path | FarFile]:
-  """Lists the files of an item, sorted; a folder of images stays a folder."""
+def expand(
+  item: str, *, split: str, must: bool
+) -> list[pathlib.Path | FarFile | ImageFolder]:
+  """Lists the files of an item, sorted; a folder of images stays a folder.
+
+  Args:
+    item: A path or a pattern.
+    split: The split to choose, if files or folders distinguish splits.
+    must: Whether they have to; see `of_split`.
+
+  Raises:
+    ValueError: If there is nothing to read.
+  """
+  choose = partial(of_split, split=split, must=must)
   item = os.path.expanduser(item.strip())
   if bucket.is_remote(item):
     found = {
@@ -66,7 +83,11 @@ def expand(item: str, choose: Choose) -> list[pathlib.Path | FarFile]:
       if not is_hidden(x, named=item)
     }
     for ending in (".tar", ".parquet"):
-      far = [x for x in found if x.endswith(ending)]
+      far = [
+        x
+        for x in found
+        if x.endswith(ending) and os.path.basename(x) not in image_folder.NAMES
+      ]
       if far:
         return [FarFile(x, found[x]) for x in choose(item, far)]
     item = os.fspath(remote.fetch(item))
@@ -75,19 +96,26 @@ def expand(item: str, choose: Choose) -> list[pathlib.Path | FarFile]:
   paths = [pathlib.Path(name).absolute() for name in sorted(names)]
   if not paths:
     raise ValueError(f"--input: {item or 'an empty name'} does not exist")
-  return [x for path in paths for x in _files_of(path, choose)]
+  return [x for path in paths for x in _files_of(path, split, must)]
 
 
-def _files_of(path: pathlib.Path, choose: Choose) -> list[pathlib.Path]:
+def _files_of(
+  path: pathlib.Path, split: str, must: bool
+) -> list[pathlib.Path | ImageFolder]:
   """Lists the data files in a folder, or the path itself."""
+  choose = partial(of_split, split=split, must=must)
   if path.is_file():  # a table may name splits
     return [path] if path.suffix in SUFFIXES else choose(path.parent, [path])
   if not path.is_dir():
     raise ValueError(f"{path} is neither a regular file nor a folder")
-  tars, parquets = (
-    visible(path.rglob(x), path) for x in ("*.tar", "*.parquet")
+  is_saved = saved.is_saved(path)
+  tars, parquets, arrows = (
+    visible(path.rglob(x), path) for x in ("*.tar", "*.parquet", "*.arrow")
   )
-  for found in (*tars, *parquets):
+  if is_saved:
+    tars, parquets = [], []
+    arrows = saved.files_of(path, split=split, must=must)
+  for found in (*tars, *parquets, *arrows):
     if not found.is_file():
       raise ValueError(
         f"{found} is not a regular file; remove it, or name the "
@@ -101,13 +129,35 @@ def _files_of(path: pathlib.Path, choose: Choose) -> list[pathlib.Path]:
   of_hub = parquets and all(
     re.fullmatch(splits.HUB_NAME, x.name) for x in parquets
   )
+  if is_saved:
+    return arrows
   if tars:  # img2dataset also writes .parquet files, without the images
     return choose(path, tars)
   if next(images_of(path), None) and not of_hub:
-    return [path]
-  if not parquets:
-    raise ValueError(f"{path} holds nothing to read; {UNDERSTOOD}")
-  return choose(path, parquets)
+    described = tuple(filter(image_folder.describes_images, _walk(path)))
+    return [ImageFolder(path, described) if described else path]
+  if parquets:
+    return choose(path, parquets)
+  _check_no_arrows(path, arrows)
+  raise ValueError(f"{path} holds nothing to read; {UNDERSTOOD}")
+
+
+def _check_no_arrows(folder: pathlib.Path, arrows) -> None:
+  """Raises ValueError if a folder has Arrow files, and nothing else."""
+  homes = {x.parent for x in arrows if saved.is_saved(x.parent)}
+  homes = {x.parent if saved.is_saved(x.parent) else x for x in homes}
+  if homes:
+    raise ValueError(
+      f"{folder} holds {len(homes)} folders that save_to_disk wrote; name one "
+      f"of them, such as --input={min(homes)}"
+    )
+  if arrows:
+    raise ValueError(
+      f"{folder} has Arrow files, but no {saved.STATE}, which save_to_disk "
+      "writes last: it was interrupted, or the folder is a cache. Save it "
+      "again, or name the files to read with a pattern, such as "
+      f"--input='{folder}/*.arrow'"
+    )
 
 
 def of_split(
@@ -179,20 +229,32 @@ def _walk(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         yield pathlib.Path(place, name)
 
 
-def warn_of_others(folder: pathlib.Path) -> None:
-  """Names files that are neither known images nor their texts, or hidden."""
+def warn_of_others(
+  folder: pathlib.Path, read: Collection[pathlib.Path] = ()
+) -> None:
+  """Names files that are neither known images nor their texts, or hidden.
+
+  Args:
+    folder: A folder of images.
+    read: Tables in it that are read.
+  """
   known = (*ENDINGS, ".txt", ".json")
-  unread = Counter(
-    path.suffix.lower() or path.name
+  others = [
+    path
     for path in _walk(folder)
-    if not path.name.lower().endswith(known)
-  )
+    if not path.name.lower().endswith(known) and path not in read
+  ]
+  unread = Counter(path.suffix.lower() or path.name for path in others)
+  tables = [x for x in others if x.suffix in (*SUFFIXES, ".parquet")]
   if unread:
     log.warning(
-      "%s: files of these kinds are not read: %s; images are %s",
+      "%s: files of these kinds are not read: %s; images are %s%s",
       folder,
       ", ".join(f"{kind} ({n})" for kind, n in unread.most_common(10)),
       " ".join(ENDINGS),
+      f"; to read captions from a table, give --input={tables[0]}"
+      if tables
+      else "",
     )
   links = sorted(
     str(path.relative_to(folder))

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import os
 import pathlib
-from typing import Any
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import in_place
@@ -32,19 +31,16 @@ from nuclr_jax.lab.data.tfds_reader import (
   image_field,
   read_only_builder,
 )
-from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.items import (
   BROKEN_RECORD,
-  BROKEN_ROW,
   NO_FILE,
   NO_IMAGE,
-  NO_SPLIT,
   ONLY_HIDDEN,
   OUTSIDE,
   Item,
   Rejected,
 )
-from nuclr_jax.lab.user_files.tables import ASKED, Row
+from nuclr_jax.lab.user_files.tables import Row
 
 
 def read_tar(path: str) -> Iterator[Item | Rejected]:
@@ -114,118 +110,6 @@ def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
     except Exception as error:  # must not end the part
       reason = f"{UNREADABLE} ({type(error).__name__})"
       yield Rejected(row.key, row.source, reason)
-
-
-def read_parquet(
-  path: str,
-  groups: Sequence[int],
-  image: str,
-  caption: str,
-  chosen: splits.Chosen | None = None,
-) -> Iterator[Item | Rejected]:
-  """Reads row groups of a file, a few rows at a time.
-
-  Args:
-    path: The file.
-    groups: Which row groups.
-    image: Column of bytes, or of structs that have bytes.
-    caption: Column of strings, or of lists of strings.
-    chosen: The rows to read; None = all of them.
-
-  Yields:
-    Items. Their keys come from the column `key` if there is one, else from the
-    name of the file and the number of the row.
-  """
-  import pyarrow
-  from pyarrow import parquet
-
-  names = {image, caption, "key"} | ({chosen.column} if chosen else set())
-  for group in groups:
-    try:
-      # Keeps a few pages in memory instead of whole row groups.
-      how = {"buffer_size": 1 << 20, "pre_buffer": False}
-      with parquet.ParquetFile(path, **how) as file:
-        files.check_expansion(file.metadata, [group])
-        sizes = (file.metadata.row_group(i).num_rows for i in range(group))
-        number = sum(sizes)
-        columns = sorted(names & set(file.schema_arrow.names))
-        for batch in file.iter_batches(16, [group], columns, use_threads=False):
-          for at in range(len(batch)):
-            key = f"{pathlib.Path(path).stem}-{number:09d}"
-            number += 1
-            said = _said(batch, at, chosen.column) if chosen else None
-            if chosen and said is None and chosen.rest:
-              yield Rejected(key, path, NO_SPLIT)
-            elif (
-              not chosen or said and splits.NAMES[said.value] == chosen.split
-            ):
-              yield _parquet_item(key, path, batch, at, image, caption)
-    except (pyarrow.ArrowException, OSError, ValueError):
-      yield Rejected(f"row group {group}", path, DAMAGED)
-
-
-def said_of_splits(
-  path: str, group: int, column: str
-) -> set[splits.Named | None]:
-  """Returns what the rows of a row group say of their splits.
-
-  Args:
-    path: The Parquet file.
-    group: The row group. Of a damaged one, nothing is known.
-    column: The column that names splits.
-  """
-  import pyarrow
-  from pyarrow import parquet
-
-  said = set()
-  try:
-    with parquet.ParquetFile(path) as file:
-      files.check_expansion(file.metadata, [group])
-      for batch in file.iter_batches(128, [group], [column]):
-        said |= {_said(batch, at, column) for at in range(len(batch))}
-  except (pyarrow.ArrowException, OSError, ValueError):
-    said.add(None)
-  return said
-
-
-def has_bytes(kind) -> bool:
-  """Returns whether a column of this type can hold images."""
-  from pyarrow import types
-
-  if types.is_struct(kind):
-    return any(x.name == "bytes" and has_bytes(x.type) for x in kind)
-  if types.is_dictionary(kind):
-    return has_bytes(kind.value_type)
-  return str(kind) in ("binary", "large_binary", "binary_view")
-
-
-def has_texts(kind) -> bool:
-  """Returns whether a column of this type holds texts."""
-  from pyarrow import types
-
-  if types.is_dictionary(kind):
-    kind = kind.value_type
-  return types.is_string(kind) or types.is_large_string(kind)
-
-
-def first_rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-  """Returns what columns of a Parquet file hold in its first rows, if any.
-
-  Args:
-    path: The Parquet file.
-    columns: The columns. Of a damaged file, nothing is known.
-  """
-  import pyarrow
-  from pyarrow import parquet
-
-  try:
-    with parquet.ParquetFile(path, pre_buffer=False) as file:
-      files.check_expansion(file.metadata, [0])
-      for batch in file.iter_batches(ASKED, [0], columns, use_threads=False):
-        return batch.to_pylist()
-  except (pyarrow.ArrowException, OSError, ValueError):
-    pass
-  return []
 
 
 def read_tfds(
@@ -364,22 +248,3 @@ def _beside(path: str) -> dict[str, pathlib.Path]:
     if found := next(filter(pathlib.Path.is_file, names), None):
       texts[kind] = found
   return texts
-
-
-def _said(batch, at: int, column: str) -> splits.Named | None:
-  """Returns what one row of a batch says of its split."""
-  return splits.named({column: batch.column(column)[at].as_py()}, column)
-
-
-def _parquet_item(key, path, batch, at, image, caption) -> Item | Rejected:
-  """Makes the item of one row of a batch."""
-  try:
-    row = {name: batch.column(name)[at].as_py() for name in batch.schema.names}
-    key = str(row.get("key") or key)
-  except Exception:  # pyarrow raises several
-    return Rejected(key, path, BROKEN_ROW)
-  data = row[image]
-  data = data.get("bytes") if isinstance(data, dict) else data
-  if not data:
-    return Rejected(key, path, NO_IMAGE)
-  return Item(key, path, data, captions_of(row, caption))

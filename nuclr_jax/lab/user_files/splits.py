@@ -123,7 +123,9 @@ def rest_of(split: str | None, names: Collection[str]) -> str | None:
     split: The split of a table that names none.
     names: The splits that the table names.
   """
-  return split if not names or split in names else min(names)
+  if not names or split in names:
+    return split
+  return TRAIN if TRAIN in names else min(names)
 
 
 def assign(
@@ -210,7 +212,8 @@ def of_paths(
   """Finds what files or their folders call their splits; "" = nothing.
 
   The names of images count for nothing, nor those of other files unless all of
-  them name a split: they may show trains.
+  them name a split: they may show trains. Nor do folders such as `my_train`,
+  unless all files are in such, of several splits.
 
   Example:
     >>> of_paths("/a", ["/a/Train/0.jpg", "/a/test2017/0.jpg", "/a/0.jpg"])
@@ -218,7 +221,7 @@ def of_paths(
     >>> of_paths("/a", ["/a/cc3m-train-0001.tar", "/a/cc3m-val-0001.tar"])
     ['train', 'val']
   """
-  by_folder, by_name = [], []
+  by_folder, by_name, by_word = [], [], []
   for path in paths:
     within = os.fspath(path).removeprefix(os.fspath(folder))
     *folders, name = within.strip("/").split("/")
@@ -227,7 +230,13 @@ def of_paths(
     by_folder.append(named[0] if named else "")
     is_image = name.lower().endswith(ENDINGS)
     by_name.append("" if is_image else of_file(name))
-  return by_name if all(by_name) and not any(by_folder) else by_folder
+    by_word.append(next(filter(None, map(of_file, folders)), ""))
+  if any(by_folder):
+    return by_folder
+  if all(by_name):
+    return by_name
+  several = len(set(map(of_name, by_word))) > 1
+  return by_word if all(by_word) and several else by_folder
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Annotation tables: paths of images, and their captions.
 
-Tables are CSV, TSV, JSON or JSON lines. Rows that name the same image become
-one row with all its captions, in the place of the first. A table is read into
-memory, at about 500 bytes per row; images are not.
+Tables are CSV, TSV, JSON, JSON lines, or Parquet without images. Rows that name
+the same image become one row with all its captions, in the place of the first.
+A table is read into memory, at about 500 bytes per row; images are not.
 """
 
 from collections import deque
@@ -18,17 +18,35 @@ import json
 import logging
 import os
 import pathlib
-import re
 from typing import Any, NamedTuple
 
 from nuclr_jax.lab.data.captions import (
-  TXT,
   captions_of,
   of_cell,
   open_text,
   tidy_text,
 )
+from nuclr_jax.lab.data.tar_members import DAMAGED
 from nuclr_jax.lab.user_files import splits
+from nuclr_jax.lab.user_files.batches import (
+  ARROW,
+  batches_of,
+  may_name,
+  open_schema,
+)
+from nuclr_jax.lab.user_files.columns import (
+  IMAGE_COLUMNS,
+  captions_in,
+  choose_captions,
+  choose_image,
+  is_url,
+  local_path,
+  numbered,
+  path_in,
+  plain,
+  url_column,
+  url_error,
+)
 from nuclr_jax.lab.user_files.items import (
   BROKEN_ROW,
   NO_CAPTION,
@@ -37,24 +55,14 @@ from nuclr_jax.lab.user_files.items import (
   Rejected,
 )
 
-IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
-CAPTION_COLUMNS = ["caption", "title", "text", "captions", TXT]
 # Columns of the tables of `nuclr popularity`, whose texts are `as_cell`.
 MARKED = (
   {"own_similarity", "match_probability"},
   {"kind", "similarity", "nearest"},
 )
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
-MOST_NAMED = 8  # columns in a message
 ASKED = 1000  # lines that may be the first to name a split
 MAX_LINES = 20  # most lines of a quoted cell
-URLS = (
-  "{path} names images by URL. Download them first, for instance with\n"
-  "  img2dataset --url_list={path} --output_format=webdataset "
-  "--output_folder=FOLDER\n"
-  "(its --input_format, --url_col and --caption_col say how to read the table; "
-  "a table without a header needs one), then give --input='FOLDER/*.tar'"
-)
 
 
 # What a table says of a row's split; a text is the split itself, and None says
@@ -112,6 +120,7 @@ def read_table(
   path = pathlib.Path(path)
   folder = os.fspath(path.parent if images is None else images)
   readers = {".csv": _from_csv, ".tsv": _from_csv, ".json": _from_json}
+  readers |= dict.fromkeys((".parquet", ARROW), _from_parquet)
   read = readers.get(path.suffix, _from_json_lines)
   columns = Asked(image_column, caption_column, split_column)
   while True:
@@ -132,7 +141,7 @@ def read_table(
   rest = splits.rest_of(split, names)
   for name, row in rows:
     if isinstance(row, Row):
-      row = row._replace(path=os.path.join(folder, row.path))
+      row = row._replace(path=local_path(folder, row.path))
       if names and not name:
         row = Rejected(row.key, row.source, NO_SPLIT)
     yield name or rest, row
@@ -168,13 +177,18 @@ def join_rows(
   return named
 
 
-def _row(path, place: str, image: Any, captions) -> Row | Rejected:
+def _row(path, place: str, image: Any, captions, **table) -> Row | Rejected:
   """Makes the row at a place of a table; its path is not yet joined."""
   source = os.fspath(path)
+  if isinstance(image, bytes):
+    raise ValueError(
+      f"{path} has the bytes of images, printed as text; write it with "
+      "to_parquet in place of to_csv or to_json"
+    )
   if not isinstance(image, str) or not image:
     return Rejected(place, source, NO_IMAGE)
-  if image.startswith(("http://", "https://")):
-    raise ValueError(URLS.format(path=path))
+  if is_url(image):
+    raise url_error(path, **table, example=image)
   return Row(image, source, image, captions)
 
 
@@ -187,10 +201,11 @@ def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
     file.seek(0)
     rows = _csv_rows(file, delimiter)
     header = [tidy_text(name) for name in next(rows, (1, []))[1]]
-    if any(name.startswith(("http://", "https://")) for name in header):
-      raise ValueError(URLS.format(path=path))
+    if any(map(is_url, header)):
+      raise url_error(path)
     read = of_cell if any(x <= set(header) for x in MARKED) else str
-    image, caption, split = chosen = _columns(path, header, columns)
+    image, captions, split = _columns(path, header, columns)
+    chosen = (image, *captions, split)
     if twice := [name for name in chosen if header.count(name) > 1]:
       raise ValueError(f"{path} has several columns with the name {twice[0]}")
     for number, cells in rows:
@@ -205,9 +220,9 @@ def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
             others=(*chosen, *columns.besides),
             row=row,
           )
-        name, captions = tidy_text(row[image]), captions_of(row, caption)
-        named = splits.named(row, split)
-        yield named, _row(path, place, name, captions)
+        named, texts = splits.named(row, split), captions_in(row, captions)
+        name = path_in(row | {image: tidy_text(row[image])}, image)
+        yield named, _row(path, place, name, texts, header=header, column=image)
       elif cells:
         yield None, Rejected(place, os.fspath(path), BROKEN_ROW)
 
@@ -351,7 +366,7 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
 
   The first one that names its split decides the column of splits.
   """
-  image = caption = split = None
+  image = captions = split = None
   for number, row in enumerate(rows):
     if not isinstance(row, Mapping):
       if image is None:
@@ -359,18 +374,45 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
       yield None, Rejected(f"row {number}", os.fspath(path), BROKEN_ROW)
       continue
     if image is None:
-      image, caption, split = _columns(path, list(row), columns)
+      image, captions, split = _columns(path, list(row), columns)
+      header = list(row)
+    elif not row.keys() <= set(header):
+      more = list(dict.fromkeys([*header, *row]))
+      if columns.caption is None and captions == numbered(header):
+        captions = numbered(more)  # some images have more captions than others
+      header = more
     if split is None:
       split = splits.find_column(
         path,
         list(row),
         columns.split,
-        others=(image, caption, *columns.besides),
+        others=(image, *captions, *columns.besides),
         row=row,
       )
-    captions = captions_of(row, caption)
-    made = _row(path, f"row {number}", row.get(image), captions)
+    name, texts = path_in(row, image), captions_in(row, captions)
+    table = {"header": header, "column": image}
+    made = _row(path, f"row {number}", name, texts, **table)
     yield splits.named(row, split), made
+
+
+def _from_parquet(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
+  """Yields the rows of a file of Parquet or Arrow; numbers are not read."""
+  import pyarrow
+
+  try:
+    schema, sizes = open_schema(path)
+    names = [x.name for x in schema if may_name(x.type)]
+    names += [x for x in schema.names if plain(x) in splits.COLUMNS]
+    names = list(dict.fromkeys(names))
+    rows = (
+      row
+      for group in range(len(sizes))
+      for batch in batches_of(path, group, names, ASKED)
+      for row in batch.to_pylist()
+    )
+    yield from _from_dicts(path, rows, columns)
+  except (pyarrow.ArrowException, OSError):
+    yield None, Rejected("", os.fspath(path), DAMAGED)
 
 
 def _object(line: str) -> Any:
@@ -383,77 +425,21 @@ def _object(line: str) -> Any:
 
 def _columns(
   path, header: Sequence[str], columns
-) -> tuple[str, str, str | None]:
+) -> tuple[str, tuple[str, ...], str | None]:
   """Chooses the columns of images, of captions and, if there is one, splits."""
-  usual = (IMAGE_COLUMNS, CAPTION_COLUMNS)
-  flags = ("image_column", "caption_column")
-  if columns[0] is None and not set(header) & set(IMAGE_COLUMNS):
-    if {name.lower() for name in header} & {"url", "image_url"}:
-      raise ValueError(URLS.format(path=path))
-  image, caption = (
-    choose_column(path, header, name, *how)
-    for name, *how in zip(columns[:2], usual, flags, strict=True)
-  )
+  named, usual = columns[0] is not None, map(plain, header)
+  has_image = any(x in IMAGE_COLUMNS or x.endswith("_file_name") for x in usual)
+  if not named and not has_image and (column := url_column(header)):
+    raise url_error(path, header, column)
+  image = choose_image(path, header, columns[0])
+  captions = choose_captions(path, header, columns[1])
   split = splits.find_column(
-    path, header, columns.split, others=(image, caption, *columns.besides)
+    path,
+    header,
+    columns.split,
+    others=(image, *captions, *columns.besides),
   )
-  warn_of_others(path, header, caption)
-  return image, caption, split
-
-
-def choose_column(
-  path: str | os.PathLike,
-  header: Sequence[str],
-  name: str | None,
-  usual: Sequence[str],
-  flag: str,
-) -> str:
-  """Chooses the column that the user names, or the first usual one.
-
-  Args:
-    path: The table, for messages.
-    header: The columns of the table.
-    name: The column that the user names, if any.
-    usual: Usual names, likeliest first.
-    flag: The flag that names the column, for messages.
-
-  Raises:
-    ValueError: If there is no such column; the message names the flag to give.
-
-  Example:
-    >>> usual = ["text", "title"]
-    >>> choose_column("t.csv", ["id", "title"], None, usual, "caption_column")
-    'title'
-  """
-  if name is not None and name not in header:
-    raise ValueError(f"{path} has no column {name}; it has {list(header)}")
-  for candidate in [name] if name is not None else usual:
-    if candidate in header:
-      return candidate
-  raise ValueError(
-    f"{path} has the columns {list(header)}, none of {', '.join(usual)}; name "
-    f"it with --{flag}=NAME"
-  )
-
-
-def warn_of_others(
-  path: str | os.PathLike, header: Sequence[str], caption: str
-) -> None:
-  """Warns of columns that differ from that of captions by a number only."""
-  stem = re.sub(r"[\s_]?\d+$", "", caption)
-  others = [
-    name
-    for name in header
-    if name != caption and re.fullmatch(rf"{re.escape(stem)}[\s_]?\d*", name)
-  ]
-  if others:
-    log.warning(
-      "%s: captions are read from the column %s alone, not from %s; to have "
-      "several for an image, give each a row of its own, or one column a list",
-      path,
-      caption,
-      ", ".join(others[:MOST_NAMED]),
-    )
+  return image, captions, split
 
 
 def _has_lists(content: Any, *names: str) -> bool:

@@ -29,7 +29,7 @@ import pytest
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.data.tfds_reader import check_lengths
 from nuclr_jax.lab.ingest import publish, records
-from nuclr_jax.lab.user_files import readers
+from nuclr_jax.lab.user_files import columnar
 from nuclr_jax.lab.user_files.items import Item, Part
 
 
@@ -124,7 +124,7 @@ def test_memory_is_that_of_some_rows(tmp_path):
   parquet.write_table(table, path, row_group_size=1500, **how)
   del table
   before, most, count = pa.total_allocated_bytes(), 0, 0
-  for item in readers.read_parquet(str(path), [0], "jpg", "caption"):
+  for item in columnar.read_columns(str(path), [0], "jpg", ["caption"]):
     most = max(most, pa.total_allocated_bytes() - before)
     count += len(item.image)
   assert count == 60_000_000 and most < 15_000_000

@@ -435,7 +435,7 @@ MESSAGES = [
   ),
   (
     {"input": "{}/urls.parquet", "image_column": "url"},
-    r"url \(string\), .* jpg can hold .* row, url cannot; .* img2dataset",
+    r"by URL, such as https://a.b/c\..*\n.* --url_list=.* --url_col=url",
   ),
   ({"input": "{}/urls.parquet", "image_column": "x"}, "has no column x"),
   ({"input": "{}/hub"}, r"splits \['test', 'val'\], not train"),

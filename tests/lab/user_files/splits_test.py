@@ -10,7 +10,7 @@ import pytest
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.ingest import records
-from nuclr_jax.lab.user_files import inputs, readers, tables
+from nuclr_jax.lab.user_files import columnar, inputs, tables
 from nuclr_jax.lab.user_files.items import NO_CAPTION, NO_SPLIT, Rejected
 
 SPLITS = [
@@ -275,7 +275,7 @@ def test_a_damaged_row_group_is_listed(tmp_path):
   data = bytearray(path.read_bytes())
   data[at : at + 16] = b"\xff" * 16
   path.write_bytes(data)
-  assert None in readers.said_of_splits(str(path), 1, "split")
+  assert None in columnar.said_of_splits(str(path), 1, "split")
   kept, wrong = planned(path)
   assert kept == {"train": "02", "test": "1"}
   assert records.DAMAGED in wrong["train"]

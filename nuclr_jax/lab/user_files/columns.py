@@ -1,0 +1,383 @@
+"""Which columns of a table hold images and captions, and what they name.
+
+Columns are found by their usual names, in capitals or not. A caption may be in
+several columns, `caption_0` to `caption_4`, and in a field of a struct, which
+is called `COLUMN/FIELD`.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+import logging
+import os
+import re
+import shlex
+from typing import Any
+import urllib.parse
+
+from nuclr_jax.lab.data.captions import TXT, captions_of
+from nuclr_jax.lab.data.images import ENDINGS
+
+IMAGE_COLUMNS = (
+  "filepath image file file_name path filename image_path image_name "
+  "image_file img_path img photo"
+).split()
+CAPTION_COLUMNS = [
+  *("caption", "title", "text", "captions", TXT, "sentences", "sentence"),
+  *("description", "comment"),
+]
+# Those that are numbered where an image has several captions.
+NUMBERED = "caption title text captions sentence description comment".split()
+MOST_NAMED = 8  # columns in a message
+FORMATS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # of img2dataset
+# A scheme, which is longer than the letter of a drive of Windows.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_URL_NAME = re.compile(r"(.*_)?(url|uri|link)s?")
+
+log = logging.getLogger(__name__)
+
+
+def plain(name: str) -> str:
+  """Returns the name of a column in small letters, words joined by "_".
+
+  Example:
+    >>> plain("Image Path"), plain("file-name")
+    ('image_path', 'file_name')
+  """
+  return re.sub(r"[\s-]+", "_", str(name).strip().lower())
+
+
+def choose_column(
+  path: str | os.PathLike,
+  header: Sequence[str],
+  name: str | None,
+  usual: Sequence[str],
+  flag: str,
+) -> str:
+  """Chooses the column that the user names, or the first usual one.
+
+  Args:
+    path: The table, for messages.
+    header: The columns of the table.
+    name: The column that the user names, if any.
+    usual: Usual names, likeliest first.
+    flag: The flag that names the column, for messages.
+
+  Raises:
+    ValueError: If there is no such column, or if several have the same name but
+      for capitals; the message names the flag to give.
+
+  Example:
+    >>> usual = ["text", "title"]
+    >>> choose_column("t.csv", ["id", "Title"], None, usual, "caption_column")
+    'Title'
+  """
+  if name is not None:
+    if name not in header:
+      raise ValueError(f"{path} has no column {name}; it has {list(header)}")
+    return name
+  for candidate in usual:
+    if candidate in header:
+      return candidate
+    alike = [x for x in header if plain(x) == candidate]
+    if len(alike) > 1:
+      raise ValueError(
+        f"{path} has the columns {', '.join(alike)}; name one with "
+        f"--{flag}=NAME"
+      )
+    if alike:
+      return alike[0]
+  raise ValueError(
+    f"{path} has the columns {list(header)}, none of {', '.join(usual)}; name "
+    f"it with --{flag}=NAME"
+  )
+
+
+def choose_image(
+  path: str | os.PathLike, header: Sequence[str], name: str | None
+) -> str:
+  """Chooses the column of the paths of images.
+
+  Hugging Face's `imagefolder` also calls it `photo_file_name`, say.
+
+  Args:
+    path: The table, for messages.
+    header: The columns of the table.
+    name: The column that the user names, if any.
+
+  Raises:
+    ValueError: If there is no such column, or if several may be the one.
+
+  Example:
+    >>> choose_image("t.csv", ["text", "photo_file_name"], None)
+    'photo_file_name'
+  """
+  usual = [x for x in header if plain(x) in IMAGE_COLUMNS]
+  named = [x for x in header if plain(x).endswith("_file_name")]
+  if name is None and not usual and len(named) > 1:
+    raise ValueError(
+      f"{path} has images in the columns {', '.join(named)}; name one of them "
+      "with --image_column=NAME"
+    )
+  if name is None and not usual and named:
+    return named[0]
+  if name is None and not usual and "file_names" in map(plain, header):
+    raise ValueError(
+      f"{path} has several images in a row, in the column file_names; a row of "
+      "several images must become several rows"
+    )
+  chosen = choose_column(path, header, name, IMAGE_COLUMNS, "image_column")
+  others = [x for x in usual if x != chosen]
+  if name is None and others and not _in_parts(header):
+    log.warning(
+      "%s: images are read from the column %s, not from %s; "
+      "--image_column=NAME chooses",
+      path,
+      chosen,
+      ", ".join(others[:MOST_NAMED]),
+    )
+  return chosen
+
+
+def path_in(row: Mapping[str, Any], column: str) -> Any:
+  """Returns the path of a row's image, or what stands in its place.
+
+  Karpathy's rows have it in two columns, `filepath` for the folder and
+  `filename`; those of `datasets` may have it in a struct.
+
+  Args:
+    row: The row.
+    column: The column of images.
+
+  Example:
+    >>> path_in({"filepath": "val2014", "filename": "0.jpg"}, "filepath")
+    'val2014/0.jpg'
+    >>> path_in({"filepath": "a/0.jpg", "filename": "0.jpg"}, "filepath")
+    'a/0.jpg'
+    >>> path_in({"image": {"bytes": None, "path": "0.jpg"}}, "image")
+    '0.jpg'
+  """
+  value = row.get(column)
+  if isinstance(value, str) and value.startswith("{"):
+    value = _printed(value)
+  if isinstance(value, Mapping):
+    if value.get("bytes"):
+      return bytes(1)  # no path: the table has the image itself
+    return value.get("path") or value.get("file_name")
+  if column == "filepath" and _in_parts(row) and isinstance(value, str):
+    name = row["filename"]
+    whole = value.lower().endswith(ENDINGS)
+    if isinstance(name, str) and name and not whole:
+      return os.path.join(value, name)
+  return value
+
+
+def _printed(text: str) -> Any:
+  """Returns the struct that `to_csv` of `datasets` has printed, or the text."""
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError, RecursionError, MemoryError):
+    return text
+  is_struct = isinstance(value, Mapping) and value.keys() <= {"bytes", "path"}
+  return value if is_struct else text
+
+
+def _in_parts(header: Mapping | Sequence[str]) -> bool:
+  return "filepath" in header and "filename" in header
+
+
+def choose_captions(
+  path: str | os.PathLike, header: Sequence[str], name: str | None
+) -> tuple[str, ...]:
+  """Chooses the column of captions, or the columns.
+
+  Args:
+    path: The table, for messages.
+    header: The columns of the table.
+    name: The column that the user names, if any: also COLUMN/FIELD, and several
+      separated by commas.
+
+  Raises:
+    ValueError: If there is no such column; the message names the flag to give.
+
+  Example:
+    >>> choose_captions("t.csv", ["image", "caption_1", "caption_0"], None)
+    ('caption_0', 'caption_1')
+    >>> choose_captions("t.csv", ["image", "short", "long"], "short,long")
+    ('short', 'long')
+  """
+  if name is not None:
+    names = [name] if name in header else [x.strip() for x in name.split(",")]
+    for x in names:
+      if x not in header and x.split("/")[0] not in header:
+        raise ValueError(f"{path} has no column {x}; it has {list(header)}")
+    chosen = tuple(dict.fromkeys(names))
+  elif set(map(plain, header)) & set(CAPTION_COLUMNS):
+    how = CAPTION_COLUMNS, "caption_column"
+    chosen = (choose_column(path, header, None, *how),)
+  elif found := numbered(header):
+    log.info("%s: captions are in the columns %s", path, ", ".join(found))
+    chosen = found
+  else:
+    raise ValueError(
+      f"{path} has the columns {list(header)}, none of "
+      f"{', '.join(CAPTION_COLUMNS)}; name it with --caption_column=NAME"
+    )
+  _warn_of_others(path, header, chosen, chosen=name is not None)
+  return chosen
+
+
+def numbered(header: Sequence[str]) -> tuple[str, ...]:
+  """Finds columns of captions whose names differ by a number.
+
+  Args:
+    header: The columns of the table.
+
+  Example:
+    >>> numbered(["image", "Caption 10", "Caption 2", "caption_source"])
+    ('Caption 2', 'Caption 10')
+  """
+  for stem in NUMBERED:
+    found = {}
+    for name in header:
+      if match := re.fullmatch(rf"{stem}_?(\d{{1,3}})", plain(name)):
+        found[name] = int(match[1])
+    if found:
+      return tuple(sorted(found, key=found.get))
+  return ()
+
+
+def _warn_of_others(path, header, captions, *, chosen: bool) -> None:
+  """Warns of columns that look like further captions, and are not read."""
+  stem = re.sub(r"[\s_]?\d+$", "", captions[0])
+  alike = rf"{re.escape(stem)}[\s_]?\d*"
+  others = [x for x in header if x not in captions and re.fullmatch(alike, x)]
+  if not chosen:
+    others += [
+      x
+      for x in header
+      if plain(x) in CAPTION_COLUMNS and x not in (*captions, *others)
+    ]
+  if others:
+    together = ",".join([*captions, *others[:MOST_NAMED]])
+    log.warning(
+      "%s: captions are read from the column %s alone, not from %s; "
+      "--caption_column=NAME chooses, and --caption_column=%s reads all",
+      path,
+      ", ".join(captions),
+      ", ".join(others[:MOST_NAMED]),
+      shlex.quote(together),
+    )
+
+
+def captions_in(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+  """Returns the captions of a row, of one column or several.
+
+  Of several columns, those that hold nothing are no captions: an image may have
+  fewer than others.
+
+  Args:
+    row: The row.
+    columns: The columns, as `choose_captions` returns them.
+
+  Example:
+    >>> row = {"caption_0": "a dog", "caption_1": None}
+    >>> captions_in(row, ["caption_0", "caption_1"])
+    ['a dog']
+  """
+  if len(columns) == 1:
+    return captions_of(row, columns[0])
+  return [
+    x
+    for name in columns
+    if not _is_blank(row.get(name.split("/")[0]))
+    for x in captions_of(row, name)
+  ]
+
+
+def _is_blank(value: Any) -> bool:
+  if isinstance(value, str | bytes):
+    return not value.strip()
+  return value is None or (isinstance(value, float) and value != value)
+
+
+def is_url(text: str) -> bool:
+  r"""Returns whether a text is the address of a photo, not the path of a file.
+
+  Example:
+    >>> is_url("https://a.b/0.jpg"), is_url("s3://a/0.jpg"), is_url("C:\\0.jpg")
+    (True, True, False)
+  """
+  return _URL.match(text) is not None and not text.startswith("file://")
+
+
+def local_path(folder: str, name: str) -> str:
+  r"""Returns the path of a file that a table names.
+
+  Args:
+    folder: The folder that paths are relative to.
+    name: The path. One that Windows wrote may have "\" in place of "/".
+
+  Example:
+    >>> _ = (tmp_path / "0.jpg").write_bytes(b"")
+    >>> local_path(str(tmp_path), ".\\0.jpg") == f"{tmp_path}/./0.jpg"
+    True
+    >>> local_path("/a", "file:///b/my%20dog.jpg")
+    '/b/my dog.jpg'
+  """
+  if name.startswith("file://"):
+    name = urllib.parse.unquote(name.removeprefix("file://"))
+  path = os.path.join(folder, name)
+  if "\\" in name and not os.path.exists(path):
+    path = os.path.join(folder, name.replace("\\", "/"))
+  return path
+
+
+def url_column(header: Sequence[str]) -> str | None:
+  """Returns the column that is called like one of links, if there is one.
+
+  Example:
+    >>> url_column(["page_url", "photo_image_url"]), url_column(["curl"])
+    ('photo_image_url', None)
+  """
+  found = [x for x in header if _URL_NAME.fullmatch(plain(x))]
+  of_images = [x for x in found if re.search("image|img", plain(x))]
+  return next(iter([*of_images, *found]), None)
+
+
+def url_error(
+  path: str | os.PathLike,
+  header: Sequence[str] = (),
+  column: str | None = None,
+  example: str = "",
+) -> ValueError:
+  """Makes the error for a table of links: it says how to download the photos.
+
+  Args:
+    path: The table.
+    header: Its columns; () = it has none.
+    column: The column of links, if it is known.
+    example: A link.
+  """
+  such = f", such as {example[:80]}" if example else ""
+  if example and not example.lower().startswith("http"):
+    return ValueError(
+      f"{path} names images by URL{such}. Copy them to this machine first, and "
+      "write their paths into the table"
+    )
+  kind = os.path.splitext(path)[1].lower()
+  of = {".ndjson": ".jsonl"}.get(kind, kind)
+  flags = f"--input_format={of[1:]}" if of in FORMATS else ""
+  try:
+    caption = choose_column(path, header, None, CAPTION_COLUMNS, "")
+  except ValueError:
+    caption = next(iter(numbered(header)), "COLUMN")
+  if header:
+    flags += f" --url_col={shlex.quote(column or 'COLUMN')}"
+    flags += f" --caption_col={shlex.quote(caption)}"
+  more = "" if header else "\n(make a table with a header of them first)"
+  return ValueError(
+    f"{path} names images by URL{such}. Download them first, for instance with"
+    f"\n  img2dataset --url_list={shlex.quote(os.fspath(path))} {flags} "
+    "--output_format=webdataset --output_folder=FOLDER\n"
+    f"then give --input='FOLDER/*.tar'{more}"
+  )

@@ -1,0 +1,134 @@
+"""Hugging Face's `imagefolder`: images, and tables that describe them.
+
+`metadata.csv`, `metadata.jsonl` or `metadata.parquet` lies in the folder of the
+images, or in a folder above: in the column `file_name`, or `NAME_file_name`, it
+has their paths from its own folder.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+import csv
+import functools
+import json
+import logging
+import os
+import pathlib
+from typing import NamedTuple
+
+from nuclr_jax.lab import files
+from nuclr_jax.lab.data.captions import open_text, tidy_text
+from nuclr_jax.lab.user_files import splits
+from nuclr_jax.lab.user_files.columns import plain
+from nuclr_jax.lab.user_files.items import AWAY, NO_SPLIT, Rejected
+from nuclr_jax.lab.user_files.tables import Row, read_table
+
+NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+
+log = logging.getLogger(__name__)
+
+
+class ImageFolder(NamedTuple):
+  """A folder of images with tables of their captions."""
+
+  path: pathlib.Path
+  tables: tuple[pathlib.Path, ...]
+
+
+def describes_images(path: pathlib.Path) -> bool:
+  """Returns whether a file is a table of `imagefolder`, by its columns.
+
+  Other files may be called metadata.csv, too.
+
+  Args:
+    path: The file.
+  """
+  if path.name not in NAMES or not path.is_file():
+    return False
+  header = map(plain, _header(path))
+  return any(
+    x in ("file_name", "file_names") or x.endswith("_file_name") for x in header
+  )
+
+
+def _header(path: pathlib.Path) -> list[str]:
+  import pyarrow
+  from pyarrow import parquet
+
+  try:
+    if path.suffix == ".parquet":
+      with parquet.ParquetFile(path) as file:
+        return list(file.schema_arrow.names)
+    with open_text(path, newline="") as file:
+      first = file.readline()
+    if path.suffix == ".csv":
+      mark = "\t" if "\t" in first else max(",;|", key=first.count)
+      return list(map(tidy_text, next(csv.reader([first], delimiter=mark), [])))
+    row = json.loads(first)
+    return list(row) if isinstance(row, dict) else []
+  except (pyarrow.ArrowException, OSError, ValueError, RecursionError):
+    return ["file_name"]  # its reader says what is wrong
+  except csv.Error:
+    return ["file_name"]
+
+
+def rows_of(
+  folder: ImageFolder,
+  images: Sequence[pathlib.Path],
+  columns: Mapping[str, str | None],
+) -> list[tuple[str | None, Row | Rejected]]:
+  """Reads the tables of a folder, and finds the images that none names.
+
+  Args:
+    folder: The folder.
+    images: The images in it. Those that no table names have their captions
+      beside them, as in any folder.
+    columns: The columns that the user names, see `tables.read_table`.
+
+  Returns:
+    The rows with the splits that the tables name, or None. Keys are paths in
+    the folder.
+
+  Raises:
+    ValueError: If a table has an unknown form, or a folder has two tables.
+  """
+  places = Counter(table.parent for table in folder.tables)
+  for place, count in places.items():
+    if count > 1:
+      names = ", ".join(x.name for x in folder.tables if x.parent == place)
+      raise ValueError(
+        f"{place} has {names}; keep one of them, or give --input={place}/NAME"
+      )
+  rows, named, top = [], {}, os.path.abspath(folder.path)
+  inside = functools.cache(lambda place: files.inside(place, folder.path))
+  for table in folder.tables:
+    for name, row in read_table(table, split=None, **columns):
+      if isinstance(row, Row):
+        path = pathlib.Path(os.path.normpath(row.path))
+        named[os.fspath(path)] = None
+        linked = path.is_symlink() and not files.inside(path, folder.path)
+        if linked or not inside(path.parent):
+          row = Rejected(row.key, row.source, AWAY)
+        else:
+          key = os.path.relpath(path, top)
+          row = row._replace(key=key, path=os.fspath(path))
+      rows.append((name, row))
+  beside = [x for x in named if pathlib.Path(x).with_suffix(".txt").is_file()]
+  if beside:
+    log.warning(
+      "%s: captions are read from %s, not from %d texts beside images, such as "
+      "that of %s",
+      folder.path,
+      ", ".join(sorted({x.name for x in folder.tables})),
+      len(beside),
+      os.path.relpath(beside[0], top),
+    )
+  splits_named = [name for name, _ in rows if name]
+  for path in map(os.path.abspath, images):
+    if path not in named:
+      key, source = os.path.relpath(path, top), os.fspath(folder.path)
+      row = Row(key, source, path, None)
+      if splits_named:
+        row = Rejected(key, source, NO_SPLIT)
+      rows.append((None, row))
+  rest = splits.rest_of(None, splits_named)
+  return [(name or rest, row) for name, row in rows]
