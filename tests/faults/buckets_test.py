@@ -10,6 +10,7 @@ import chex
 import jax
 import make_bucket
 import make_captioned
+import make_datasets
 from make_photos import PHOTOS, write_pairs
 import numpy as np
 import pyarrow
@@ -137,6 +138,32 @@ def test_other_inputs(root, tmp_path):
   bucket.upload(write_pairs(tmp_path / "t.tar", [0]), f"{root}/t.tar")
   with pytest.raises(ValueError, match="of one kind, all here or all in bucke"):
     inputs.plan(f"{root}/t.tar,{folder}")
+
+
+def test_folders_of_datasets(root, tmp_path):
+  """They are copied whole: metadata.parquet is no file of img2dataset."""
+  captions = [f"photo {i}" for i in range(3)]
+  folder = make_captioned.photo_folder(tmp_path / "photos", captions)
+  for path in folder.glob("*.txt"):
+    path.unlink()
+  names = [f"{i}.jpg" for i in range(3)]
+  table = pyarrow.table({"file_name": names, "text": captions})
+  parquet.write_table(table, folder / "metadata.parquet")
+  upload(folder, f"{root}/described")
+  rows = [{"bytes": x, "path": "0.jpg"} for x in PHOTOS[:3]]
+  table = make_datasets.table_of(image=rows, caption=captions)
+  saved = make_datasets.save_dict(tmp_path / "saved", train=table, test=table)
+  upload(saved, f"{root}/saved")
+  for name in ("described", "saved"):
+    (part,) = inputs.plan(f"{root}/{name}").parts
+    assert [x.captions for x in part.read()] == [[x] for x in captions]
+  links = make_datasets.by_path(["https://a.b/0.jpg"])
+  table = make_datasets.table_of(image=links, caption=captions[:1])
+  path = make_datasets.to_parquet(tmp_path / "l.parquet", table)
+  bucket.upload(path, f"{root}/l.parquet")
+  (part,) = inputs.plan(f"{root}/l.parquet").parts
+  with pytest.raises(ValueError, match="names images by URL"):
+    list(part.read())
 
 
 def test_only_the_split_of_a_parquet_file_is_read(root, tmp_path):

@@ -11,6 +11,7 @@ import os
 import tarfile
 import zlib
 
+import make_datasets
 import make_icons
 import make_photos
 import make_shards
@@ -207,6 +208,43 @@ def a_parquet_bomb(place, folder, rng):
   return ingest(folder / "b.parquet", folder), "damaged file"
 
 
+def an_arrow_bomb(place, folder, rng):
+  """The same in a stream of Arrow, whose batches say nothing of their size."""
+  import pyarrow
+
+  table = pyarrow.table({"image": [bytes(3 * 10**8)], "caption": ["a dog"]})
+  how = pyarrow.ipc.IpcWriteOptions(compression=rng.choice(["zstd", "lz4"]))
+  path = folder / "b.arrow"
+  with pyarrow.ipc.new_stream(str(path), table.schema, options=how) as writer:
+    writer.write_table(table)
+  return ingest(path, folder), "damaged file"
+
+
+def links_among_paths(place, folder, rng):
+  """Photos of which `datasets` knows the address."""
+  paths = ["a.jpg"] * 40
+  paths[rng.randrange(40)] = rng.choice(["https://a.b/0.jpg", "s3://a/0.jpg"])
+  rows = make_datasets.by_path(paths)
+  table = make_datasets.table_of(image=rows, caption=["a dog"] * 40)
+  if rng.random() < 0.5:
+    path = make_datasets.to_parquet(folder / "x.parquet", table)
+  else:
+    path = make_datasets.save_to_disk(folder / "x", table)
+  return ingest(path, folder), "names images by URL"
+
+
+def metadata_that_leads_out(place, folder, rng):
+  """A table in a folder of images that names a file elsewhere."""
+  inside = folder / "x"
+  inside.mkdir()
+  (inside / "a.png").write_bytes(b"no image")
+  (folder / "b.jpg").write_bytes(PHOTO)
+  (inside / "b.jpg").symlink_to(folder / "b.jpg")
+  name = rng.choice(["../b.jpg", str(folder / "b.jpg"), "b.jpg"])
+  (inside / "metadata.csv").write_text(f"file_name,text\n{name},a dog\n")
+  return ingest(inside, folder), "path out of the folder"
+
+
 def a_run(message, **changes):
   """A run whose config.json has been changed."""
 
@@ -274,6 +312,9 @@ CASES = [
   a_bad_row_before_good_ones,
   shards_elsewhere,
   a_parquet_bomb,
+  an_arrow_bomb,
+  links_among_paths,
+  metadata_that_leads_out,
   a_cut_package,
   *(
     a_file("a.tar", a_tar_of(size), "damaged file")
@@ -282,6 +323,8 @@ CASES = [
   a_file("a.tar", b"", "damaged file"),
   a_file("a.tar", b"no tar at all" * 100, "damaged file"),
   a_file("a.parquet", b"PAR1 nothing PAR1", "damaged file"),
+  a_file("a.arrow", b"\xff\xff\xff\xff no stream", "damaged file"),
+  a_file("a.arrow", b"ARROW1\0\0", "is a Feather file"),
   a_file("a.csv", "", "has the columns"),
   a_file("a.csv", "colour,sound\nred,loud\n", "has the columns"),
   a_file("a.csv", TABLE, "missing file"),

@@ -19,6 +19,7 @@ from array_record.python import array_record_module
 import cv2
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+import make_datasets
 import make_shards
 import numpy as np
 import peak_memory
@@ -156,6 +157,27 @@ def parquet_bytes():
   return out.getvalue()
 
 
+def of_paths():
+  """A table as `datasets` has it: one image by path, one by its bytes."""
+  rows = [{"bytes": JPEG, "path": None}, {"bytes": None, "path": "a.jpg"}]
+  texts = ["a dog", None]
+  return make_datasets.table_of(image=rows, caption_0=texts, caption_1=texts)
+
+
+def parquet_of_paths():
+  out = io.BytesIO()
+  parquet.write_table(of_paths(), out)
+  return out.getvalue()
+
+
+def arrow_bytes():
+  out, table = io.BytesIO(), of_paths()
+  with pyarrow.ipc.new_stream(out, table.schema) as writer:
+    for i in range(2):
+      writer.write_table(table.slice(i, 1))
+  return out.getvalue()
+
+
 COCO = {
   "images": [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}],
   "annotations": [{"id": 3, "image_id": 1, "caption": "a dog"}],
@@ -178,7 +200,18 @@ TABLES = {
   "l.json": json.dumps([{"image": "a.jpg", "caption": "a dog"}]).encode(),
   "t.jsonl": b'{"image": "a.jpg", "caption": "a dog"}\n' * 3,
 }
-INPUTS = TABLES | {"t.tar": tar_bytes(), "t.parquet": parquet_bytes()}
+INPUTS = TABLES | {
+  "t.tar": tar_bytes(),
+  "t.parquet": parquet_bytes(),
+  "p.parquet": parquet_of_paths(),
+  "s.arrow": arrow_bytes(),
+}
+FOLDERS = {  # a file of a folder, in which `a.jpg` and `s.arrow` are whole
+  "metadata.csv": b'file_name,text\na.jpg,"a dog"\na.jpg,two cats\n',
+  "metadata.jsonl": b'{"file_name": "a.jpg", "text": "a dog"}\n' * 3,
+  "state.json": b'{"_data_files": [{"filename": "s.arrow"}], "_split": null}',
+  "dataset_dict.json": b'{"splits": ["train", "test"]}',
+}
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -191,6 +224,24 @@ def test_inputs_of_ingest(name, folder):
     (folder / name).write_bytes(data)
     with harmless(folder):
       ingested(folder / name)
+
+  check()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_of_datasets(name, tmp_path):
+  for place in (tmp_path, tmp_path / "train"):
+    place.mkdir(exist_ok=True)
+    (place / "a.jpg").write_bytes(JPEG)
+    (place / "s.arrow").write_bytes(INPUTS["s.arrow"])
+  (tmp_path / "train" / "state.json").write_bytes(FOLDERS["state.json"])
+
+  @FUZZ
+  @given(damaged(FOLDERS[name]))
+  def check(data):
+    (tmp_path / name).write_bytes(data)
+    with harmless(tmp_path):
+      ingested(tmp_path)
 
   check()
 
@@ -467,7 +518,9 @@ def test_configs(name):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "nothing"])
-@pytest.mark.parametrize("name", ["a.tar", "a.json", "a.csv", "a.parquet"])
+@pytest.mark.parametrize(
+  "name", ["a.tar", "a.json", "a.csv", "a.parquet", "a.arrow"]
+)
 def test_what_is_no_regular_file_is_not_opened(kind, name, tmp_path):
   path = tmp_path / "in" / name
   path.parent.mkdir()

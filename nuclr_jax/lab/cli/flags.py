@@ -93,7 +93,8 @@ SPLIT = flags.DEFINE_string(
 IMAGES = flags.DEFINE_string(
   "images",
   None,
-  "The folder that the image paths of a table are relative to.",
+  "The folder that the image paths of a table or a Parquet file are relative "
+  "to (default: the folder of the file).",
 )
 IMAGE_COLUMN = flags.DEFINE_string(
   "image_column",
@@ -104,7 +105,8 @@ IMAGE_COLUMN = flags.DEFINE_string(
 CAPTION_COLUMN = flags.DEFINE_string(
   "caption_column",
   None,
-  "The column of a table that holds the captions. Needed only if it does not "
+  "The column of a table that holds the captions; several are separated by "
+  "commas, and COLUMN/FIELD is a field of a struct. Needed only if it does not "
   "have one of the usual names.",
 )
 SPLIT_COLUMN = flags.DEFINE_string(

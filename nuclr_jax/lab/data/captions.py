@@ -23,6 +23,7 @@ TOO_LONG = "too long a caption"
 MAX_LETTERS = 2**15  # of a caption; a page of text has 3,000
 TXT = "txt"  # what webdataset calls the text file of a sample
 KEYS = ("caption", "captions", "raw", "text")  # of an object in a list
+FIELDS = ("caption", "captions", "sentences", "text")  # of KEY.json, in order
 MARK = "\ufeff"  # the byte order mark, wherever files were joined
 MARKS = {  # the longer ones first: one of UTF-32 begins like one of UTF-16
   codecs.BOM_UTF32_LE: "utf-32",
@@ -34,6 +35,7 @@ APOSTROPHE = "'"
 # How texts begin that spreadsheets take for formulas, also behind spaces and in
 # the width of Chinese characters; and the apostrophe.
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n']")
+_NUMBERED = re.compile(r"caption_?(\d{1,3})")
 _LINE_END = re.compile(r"\r\n?|\n")
 # Bytes as Python prints them, which pandas writes into tables.
 _BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
@@ -160,7 +162,8 @@ def captions_beside(texts: Mapping[str, bytes]) -> list[str]:
   Args:
     texts: What the files hold, by ending. Each line of "txt" is a caption; but
       if "json" has the whole text as its caption, as img2dataset writes it, all
-      lines are one caption. Without "txt", the captions are those in "json".
+      lines are one caption. Without "txt", the captions are those in "json",
+      in the first of `FIELDS` or in caption_0, caption_1 and so on.
 
   Example:
     >>> captions_beside({"txt": b"a dog\nan animal\n"})
@@ -171,6 +174,10 @@ def captions_beside(texts: Mapping[str, bytes]) -> list[str]:
     ['Dogs.\nBuy!']
     >>> captions_beside({"json": b'{"caption": "a cat"}'})
     ['a cat']
+    >>> captions_beside(
+    ...   {"json": b'{"caption_0": "a cat", "caption_1": "cats"}'}
+    ... )
+    ['a cat', 'cats']
   """
   if TXT not in texts:
     return _captions_in(texts.get("json", b"{}"))
@@ -278,7 +285,14 @@ def _captions_in(data: bytes) -> list[str]:
       content = json.loads(decode(data))
   except (ValueError, RecursionError):
     return []
-  return captions_of(content, "caption") if type(content) is dict else []
+  if type(content) is not dict:
+    return []
+  field = next((x for x in FIELDS if content.get(x) not in (None, "")), None)
+  if field is not None:
+    return captions_of(content, field)
+  numbers = {x: int(y[1]) for x in content if (y := _NUMBERED.fullmatch(x))}
+  names = sorted(numbers, key=numbers.get)
+  return [x for name in names for x in captions_of(content, name) if x.strip()]
 
 
 def _in_text_file(text: str) -> list[str]:

@@ -13,7 +13,9 @@ from nuclr_jax.lab import files
 
 ARROW = ".arrow"
 END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream of Arrow
+FEATHER = b"ARROW1"  # how files begin that are no streams
 COMPRESSED = "compressed Arrow file"
+CUT = "cut off, or followed by more"
 
 
 def open_schema(path: str | os.PathLike) -> tuple[Any, list[int]]:
@@ -43,6 +45,12 @@ def open_schema(path: str | os.PathLike) -> tuple[Any, list[int]]:
 def is_arrow(path: str | os.PathLike) -> bool:
   """Returns whether a file is a stream of Arrow, by its name."""
   return os.fspath(path).endswith(ARROW)
+
+
+def is_feather(path: str | os.PathLike) -> bool:
+  """Returns whether a file of Arrow is one with a footer, not a stream."""
+  with open(path, "rb") as file:
+    return file.read(len(FEATHER)) == FEATHER
 
 
 def batches_of(
@@ -107,7 +115,7 @@ def _scan(path: str | os.PathLike) -> tuple[int, str]:
     file.seek(max(0, file.size() - len(END)))
     tail = file.read()
   whole = tail == END if head == END[:4] else tail.endswith(bytes(4))
-  return count, "" if whole and not rest else "cut off, or followed by more"
+  return count, "" if whole and not rest else CUT
 
 
 def _is_compressed(message: bytes) -> bool:

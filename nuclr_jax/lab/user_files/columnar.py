@@ -10,16 +10,18 @@ from collections.abc import Iterator, Sequence
 import os
 import pathlib
 import shlex
-import struct
 from typing import Any
 
 from nuclr_jax.lab.data.tar_members import DAMAGED
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.batches import (
+  COMPRESSED,
+  CUT,
   batches_of,
   has_bytes,
   has_path,
   is_arrow,
+  is_feather,
   open_schema,
 )
 from nuclr_jax.lab.user_files.columns import (
@@ -82,6 +84,11 @@ def _is_table(path: pathlib.Path, image_column: str | None) -> bool | None:
   """Returns whether a file has no images, but their paths; None = damaged."""
   import pyarrow
 
+  if is_arrow(path) and is_feather(path):
+    raise ValueError(
+      f"{path} is a Feather file, not a stream as save_to_disk writes it; "
+      "write it as Parquet, with pandas.read_feather(...).to_parquet(...)"
+    )
   try:
     schema, _ = open_schema(path)
   except (pyarrow.ArrowException, OSError, ValueError):
@@ -303,8 +310,9 @@ def read_columns(
             yield Rejected(key, path, NO_SPLIT)
           elif not chosen or said and splits.NAMES[said.value] == chosen.split:
             yield from _items_of(key, path, batch, at, image, captions, folder)
-    except (pyarrow.ArrowException, OSError, ValueError, struct.error):
-      yield Rejected(f"row group {group}", path, DAMAGED)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+      why = f" ({error})" if str(error) in (CUT, COMPRESSED) else ""
+      yield Rejected(f"row group {group}", path, f"{DAMAGED}{why}")
 
 
 def _items_of(

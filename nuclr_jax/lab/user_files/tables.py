@@ -271,6 +271,9 @@ def _from_json(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
     try:
       content = json.load(file)
     except (ValueError, RecursionError) as error:
+      if _is_object(path):  # `to_json` of datasets writes an object a line
+        yield from _from_json_lines(path, columns)
+        return
       raise ValueError(f"{path} is not a .json file: {error}") from error
   if isinstance(content, list):
     yield from _from_dicts(path, content, columns)
@@ -288,8 +291,9 @@ def _from_json(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
     shown = sorted(content)[:8] if isinstance(content, Mapping) else content
     raise ValueError(
       f"{path} holds {str(shown)[:200]}; supported forms are a list of objects "
-      "with an image and a caption, Karpathy's JSON (images with sentences and "
-      "split), and COCO's (images, annotations)"
+      "with an image and a caption (of pandas, to_json(orient='records')), "
+      "Karpathy's JSON (images with sentences and split), and COCO's (images, "
+      "annotations)"
     )
 
 
@@ -301,6 +305,12 @@ def _check_no_columns(path, form: str, columns) -> None:
         f"{path} has the form of {form}, which has no columns to choose; leave "
         f"--{flag}={name} out"
       )
+
+
+def _is_object(path) -> bool:
+  """Returns whether the first line of a file is an object of JSON."""
+  with open_text(path) as file:
+    return isinstance(_object(file.readline()), Mapping)
 
 
 def _from_coco(
@@ -375,12 +385,12 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
       continue
     if image is None:
       image, captions, split = _columns(path, list(row), columns)
-      header = list(row)
-    elif not row.keys() <= set(header):
+      header, known = list(row), set(row)
+    elif not row.keys() <= known:
       more = list(dict.fromkeys([*header, *row]))
       if columns.caption is None and captions == numbered(header):
         captions = numbered(more)  # some images have more captions than others
-      header = more
+      header, known = more, set(more)
     if split is None:
       split = splits.find_column(
         path,

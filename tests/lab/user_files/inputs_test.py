@@ -451,7 +451,7 @@ MESSAGES = [
   ({"input": "{}/x.tar", "name": "captions"}, "is another data set"),
   (
     {"input": "{}/x.tar", "caption_column": "txt"},
-    "--caption_column=txt goes with a table .* or Parquet files; .* kinds .tar",
+    "--caption_column=txt goes with a table .* or Parquet files,.* kinds .tar",
   ),
   ({"input": "tfds:captions:val", "image_column": "image"}, "kinds tfds"),
   ({"input": "tfds:captions:val", "images": "{}"}, "kinds tfds"),
