@@ -198,7 +198,18 @@ def check_links(
     ValueError: If it names one by URL, and does not have its bytes; the message
       says how to download them.
   """
-  found = [x for group in groups for x in _named_in(path, image, group)]
+  import pyarrow
+  from pyarrow import types
+
+  try:
+    schema, _ = open_schema(path)
+    kind = schema.field(image).type
+    if not types.is_struct(kind) or not has_path(kind):
+      return False
+    some = groups if is_arrow(path) else _without_some(path, image, groups)
+    found = [x for group in some for x in _named_in(path, image, group)]
+  except (pyarrow.ArrowException, OSError, ValueError):
+    return False
   if link := next(filter(is_url, found), None):
     raise _link_error(path, link)
   return bool(found)
@@ -207,26 +218,13 @@ def check_links(
 def _named_in(path, image: str, group: int) -> list[str]:
   """Returns the paths of images in a group that are not in it themselves.
 
-  It is all of them if some are, and none is a link: bytes are read in the worst
-  case only.
+  If none is a link, it may be more: bytes are read in the worst case only.
   """
-  import pyarrow
-  from pyarrow import types
-
-  try:
-    schema, _ = open_schema(path)
-    kind = schema.field(image).type
-    if not types.is_struct(kind) or not has_path(kind):
-      return []
-    if not is_arrow(path):
-      if _is_full(path, image, group):
-        return []
-      paths = _paths(batches_of(path, group, [f"{image}.path"], ASKED))
-      if not any(map(is_url, paths)):
-        return paths
-    return _paths(batches_of(path, group, [image], 128))
-  except (pyarrow.ArrowException, OSError, ValueError):
-    return []
+  if not is_arrow(path):
+    paths = _paths(batches_of(path, group, [f"{image}.path"], ASKED))
+    if not any(map(is_url, paths)):
+      return paths
+  return _paths(batches_of(path, group, [image], 128))
 
 
 def _paths(batches) -> list[str]:
@@ -243,17 +241,24 @@ def _paths(batches) -> list[str]:
   return found
 
 
-def _is_full(path, image: str, group: int) -> bool:
-  """Returns whether each row of Parquet is known to have bytes."""
+def _without_some(path, image: str, groups: Sequence[int]) -> list[int]:
+  """Returns the groups of Parquet in which a row may be without bytes."""
   from pyarrow import parquet
 
+  found = []
   with parquet.ParquetFile(path) as file:
-    described = file.metadata.row_group(group)
-  for column in map(described.column, range(described.num_columns)):
-    if column.path_in_schema == f"{image}.bytes":
-      known = column.statistics
-      return bool(known and known.has_null_count and not known.null_count)
-  return False
+    for group in groups:
+      described = file.metadata.row_group(group)
+      columns = map(described.column, range(described.num_columns))
+      known = [
+        x.statistics
+        for x in columns
+        if x.path_in_schema == f"{image}.bytes" and x.statistics
+      ]
+      full = [x for x in known if x.has_null_count and not x.null_count]
+      if not full:
+        found.append(group)
+  return found
 
 
 def _link_error(path, url: str) -> ValueError:

@@ -35,7 +35,7 @@ from nuclr_jax.lab.user_files.batches import (
 from nuclr_jax.lab.user_files.columns import (
   choose_captions,
 )
-from nuclr_jax.lab.user_files.items import AGAIN, Part
+from nuclr_jax.lab.user_files.items import AGAIN, Part, Rejected
 from nuclr_jax.lab.user_files.tables import (
   SUFFIXES,
   Row,
@@ -272,12 +272,15 @@ def _plan_described(text, folders, only, split, columns, choose) -> Plan:
     if any(name for name, _ in rows):
       kept = _chosen(join_rows(rows), only, text)
     else:  # the splits may be folders
-      places = [x.path if isinstance(x, Row) else x.source for _, x in rows]
-      wanted = set(choose(os.path.abspath(folder.path), places))
+      top = os.path.abspath(folder.path)
+      places = [x.path for _, x in rows if isinstance(x, Row)]
+      wanted = set(choose(top, places))
+      whole = len(wanted) == len(set(places))
       of_split = [
-        (split, row)
-        for (_, row), place in zip(rows, places, strict=True)
-        if place in wanted
+        (split, x)
+        for _, x in rows
+        if whole
+        or (x.path in wanted if isinstance(x, Row) else _may_be(top, x, split))
       ]
       kept = join_rows(of_split)
     stamps = [_stamp(table) for table in folder.tables]
@@ -294,6 +297,13 @@ def _plan_described(text, folders, only, split, columns, choose) -> Plan:
     digest = hashlib.sha256(listed.encode("utf-8", "replace")).hexdigest()
     noted.append([str(folder.path), len(images), digest])
   return Plan(parts, noted)
+
+
+def _may_be(top: str, rejected: Rejected, split: str) -> bool:
+  """Returns whether a row that was rejected may be of a split, by its place."""
+  place = os.path.join(os.path.dirname(rejected.source), rejected.key)
+  (named,) = splits.of_paths(top, [place])
+  return not named or (splits.of_name(named) or named) == splits.of_name(split)
 
 
 def _plan_tfds(name, split, data_dir) -> Plan:

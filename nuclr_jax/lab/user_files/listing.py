@@ -15,6 +15,7 @@ from nuclr_jax.lab.data.images import ENDINGS
 from nuclr_jax.lab.data.tar_files import check_ranges, expand_ranges
 from nuclr_jax.lab.files import as_pattern, bucket, is_hidden, remote, visible
 from nuclr_jax.lab.user_files import image_folder, readers, saved, splits
+from nuclr_jax.lab.user_files.batches import ARROW
 from nuclr_jax.lab.user_files.image_folder import ImageFolder
 from nuclr_jax.lab.user_files.tables import SUFFIXES
 
@@ -104,6 +105,8 @@ def _files_of(
 ) -> list[pathlib.Path | ImageFolder]:
   """Lists the data files in a folder, or the path itself."""
   choose = partial(of_split, split=split, must=must)
+  if path.is_file() and path.suffix == ARROW:
+    saved.check_listed(path)
   if path.is_file():  # a table may name splits
     return [path] if path.suffix in SUFFIXES else choose(path.parent, [path])
   if not path.is_dir():
@@ -133,8 +136,10 @@ def _files_of(
     return arrows
   if tars:  # img2dataset also writes .parquet files, without the images
     return choose(path, tars)
+  described = tuple(filter(image_folder.describes_images, _walk(path)))
+  if described and not {*parquets} - {*described}:
+    return [ImageFolder(path, described)]
   if next(images_of(path), None) and not of_hub:
-    described = tuple(filter(image_folder.describes_images, _walk(path)))
     return [ImageFolder(path, described) if described else path]
   if parquets:
     return choose(path, parquets)

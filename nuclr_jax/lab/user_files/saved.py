@@ -81,6 +81,20 @@ def own_split(paths: Sequence[pathlib.Path]) -> str:
   return splits.NAMES.get(said, "") if isinstance(said, str) else ""
 
 
+def check_listed(path: pathlib.Path) -> None:
+  """Raises ValueError if an Arrow file is not one of its saved `Dataset`.
+
+  Args:
+    path: The file, which may also be in a folder of another kind.
+  """
+  folder = path.parent
+  if (folder / STATE).is_file() and path not in _shards(folder):
+    raise ValueError(
+      f"{path} is not listed in {STATE}: it may be left over from map or "
+      f"filter; name the folder, --input={folder}"
+    )
+
+
 def _shards(folder: pathlib.Path) -> list[pathlib.Path]:
   """Lists the Arrow files of a `Dataset`."""
   if not (folder / STATE).is_file():

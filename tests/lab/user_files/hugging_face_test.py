@@ -306,6 +306,26 @@ def test_metadata_may_name_nothing_outside(tmp_path):
   }
 
 
+def test_bad_rows_above_the_splits_are_listed(tmp_path):
+  """Wherever they may belong; those of another split are not."""
+  names = ["train/0.jpg", "test/1.jpg"]
+  rows = [{"file_name": x, "text": "a"} for x in names]
+  folder = image_folder(tmp_path / "x", rows, "jsonl")
+  with (folder / "metadata.jsonl").open("a") as file:
+    file.write('\n{"file_name": null, "text": "b"}')
+    file.write('\n{"file_name": "test/../../2.jpg", "text": "b"}')
+  unnamed = ("row 2", NO_IMAGE)
+  assert planned(folder) == {"train": [(0, "a"), unnamed]}
+  away = ("test/../../2.jpg", AWAY)
+  assert planned(folder, split="test") == {"test": [(1, "a"), unnamed, away]}
+
+
+def test_metadata_may_name_images_of_any_ending(tmp_path):
+  (tmp_path / "0.jfif").write_bytes(PHOTOS[0])
+  (tmp_path / "metadata.csv").write_text("file_name,text\n0.jfif,a\n")
+  assert planned(tmp_path) == {"train": [(0, "a")]}
+
+
 def test_other_files_that_are_called_metadata(tmp_path, caplog):
   folder = tmp_path / "x"
   folder.mkdir()
@@ -363,6 +383,9 @@ def test_saved_data_set(tmp_path, num_shards):
   cache = tmp_path / "y" / "data-00000-of-00001.arrow"
   cache.rename(folder / "cache-61d2d25754572132.arrow")
   assert planned(folder) == ALL
+  assert planned(f"{folder}/data-*.arrow") == ALL
+  with pytest.raises(ValueError, match="not listed in state.json: .* --input="):
+    planned(f"{folder}/*.arrow")
   made = ingest.ingest(str(folder), "mine", data_dir=tmp_path, workers=1)
   assert [x[1:] for x in read(made)] == [
     (image, [text]) for image, text in zip(PHOTOS, CAPTIONS, strict=True)
@@ -492,6 +515,13 @@ def test_compressed_streams_are_not_expanded(tmp_path, kind):
   assert planned(folder) == {"train": [("row group 0", reason)]}
 
 
+def test_feather_files_are_refused(tmp_path):
+  with pa.ipc.new_file(str(tmp_path / "x.arrow"), saved().schema) as writer:
+    writer.write_table(saved())
+  with pytest.raises(ValueError, match="is a Feather file, .* as Parquet"):
+    planned(tmp_path / "x.arrow")
+
+
 # Columns of captions.
 
 
@@ -591,6 +621,20 @@ def test_karpathys_rows_have_their_path_in_two_columns(tmp_path, caplog):
   (tmp_path / "x.json").write_text(json.dumps(rows))
   found = planned(tmp_path / "x.json")
   assert found == {"train": [(0, "a", "b"), (1, "c")]} and not caplog.text
+
+
+def test_lines_of_json_in_a_file_called_json(tmp_path):
+  """As `to_json` of `datasets` writes them."""
+  photo_folder(tmp_path)
+  rows = [{"image": f"sub/{i}.jpg", "caption": CAPTIONS[i]} for i in range(6)]
+  (tmp_path / "x.json").write_text("\n".join(map(json.dumps, rows)))
+  assert planned(tmp_path / "x.json") == ALL
+  (tmp_path / "y.json").write_text('[{"image": "sub/0.jpg"')
+  with pytest.raises(ValueError, match="is not a .json file"):
+    planned(tmp_path / "y.json")
+  (tmp_path / "z.json").write_text('{"image": {"0": "sub/0.jpg"}}')
+  with pytest.raises(ValueError, match=r"of pandas, to_json\(orient='records'"):
+    planned(tmp_path / "z.json")
 
 
 def test_paths_that_other_programs_write(tmp_path, caplog):
