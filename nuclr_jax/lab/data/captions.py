@@ -143,7 +143,7 @@ def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
     ['a dog', 'dogs']
   """
   value = row
-  for name in field.split("/"):
+  for name in [field] if field in row else field.split("/"):
     if isinstance(value, Mapping):
       value = value.get(name)
     else:  # a sequence of dicts, which may also be a dict of sequences

@@ -192,14 +192,17 @@ def has_texts(kind) -> bool:
 
 
 def may_name(kind) -> bool:
-  """Returns whether a column of this type may hold texts, also within lists.
+  """Returns whether a column of this type is read from a table.
 
   Args:
-    kind: The type, by pyarrow.
+    kind: The type, by pyarrow. Bytes and lists of numbers are not read.
 
   Example:
     >>> import pyarrow as pa
     >>> may_name(pa.list_(pa.string())), may_name(pa.list_(pa.float32()))
     (True, False)
   """
-  return "string" in str(kind) and "binary" not in str(kind)
+  from pyarrow import types
+
+  numbers = types.is_nested(kind) and "string" not in str(kind)
+  return not numbers and "binary" not in str(kind)

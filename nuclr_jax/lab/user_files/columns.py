@@ -21,9 +21,10 @@ IMAGE_COLUMNS = (
   "filepath image file file_name path filename image_path image_name "
   "image_file img_path img photo"
 ).split()
+WEAK = ["sentence", "description", "comment"]  # may be about something else
 CAPTION_COLUMNS = [
-  *("caption", "title", "text", "captions", TXT, "sentences", "sentence"),
-  *("description", "comment"),
+  *("caption", "title", "text", "captions", TXT, "sentences"),
+  *WEAK,
 ]
 # Those that are numbered where an image has several captions.
 NUMBERED = "caption title text captions sentence description comment".split()
@@ -211,19 +212,28 @@ def choose_captions(
       if x not in header and x.split("/")[0] not in header:
         raise ValueError(f"{path} has no column {x}; it has {list(header)}")
     chosen = tuple(dict.fromkeys(names))
-  elif set(map(plain, header)) & set(CAPTION_COLUMNS):
-    how = CAPTION_COLUMNS, "caption_column"
-    chosen = (choose_column(path, header, None, *how),)
-  elif found := numbered(header):
-    log.info("%s: captions are in the columns %s", path, ", ".join(found))
-    chosen = found
   else:
-    raise ValueError(
-      f"{path} has the columns {list(header)}, none of "
-      f"{', '.join(CAPTION_COLUMNS)}; name it with --caption_column=NAME"
-    )
+    chosen = _usual_captions(path, header)
   _warn_of_others(path, header, chosen, chosen=name is not None)
   return chosen
+
+
+def _usual_captions(path, header: Sequence[str]) -> tuple[str, ...]:
+  """Chooses the likeliest columns: caption, caption_0 and so on, or others."""
+  names, several = set(map(plain, header)), numbered(header)
+  of_caption = several and plain(several[0]).startswith("caption")
+  usual = [x for x in CAPTION_COLUMNS if x in names]
+  sure = [x for x in usual if x not in WEAK]
+  if several and (not sure or (of_caption and "caption" not in names)):
+    log.info("%s: captions are in the columns %s", path, ", ".join(several))
+    return several
+  if usual:
+    how = CAPTION_COLUMNS, "caption_column"
+    return (choose_column(path, header, None, *how),)
+  raise ValueError(
+    f"{path} has the columns {list(header)}, none of "
+    f"{', '.join(CAPTION_COLUMNS)}; name it with --caption_column=NAME"
+  )
 
 
 def numbered(header: Sequence[str]) -> tuple[str, ...]:
@@ -252,11 +262,9 @@ def _warn_of_others(path, header, captions, *, chosen: bool) -> None:
   alike = rf"{re.escape(stem)}[\s_]?\d*"
   others = [x for x in header if x not in captions and re.fullmatch(alike, x)]
   if not chosen:
-    others += [
-      x
-      for x in header
-      if plain(x) in CAPTION_COLUMNS and x not in (*captions, *others)
-    ]
+    more = [x for x in header if plain(x) in CAPTION_COLUMNS]
+    seen = (*captions, *others)
+    others += [x for x in (*more, *numbered(header)) if x not in seen]
   if others:
     together = ",".join([*captions, *others[:MOST_NAMED]])
     log.warning(

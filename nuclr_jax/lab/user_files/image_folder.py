@@ -98,29 +98,27 @@ def rows_of(
       raise ValueError(
         f"{place} has {names}; keep one of them, or give --input={place}/NAME"
       )
-  rows, named, top = [], {}, os.path.abspath(folder.path)
+  rows, named, top = [], set(), os.path.abspath(folder.path)
+  beside = 0  # texts that are not read
   inside = functools.cache(lambda place: files.inside(place, folder.path))
   for table in folder.tables:
     for name, row in read_table(table, split=None, **columns):
       if isinstance(row, Row):
         path = pathlib.Path(os.path.normpath(row.path))
-        named[os.fspath(path)] = None
-        linked = path.is_symlink() and not files.inside(path, folder.path)
-        if linked or not inside(path.parent):
+        named.add(os.fspath(path))
+        if not _is_inside(path, folder.path, inside):
           row = Rejected(row.key, row.source, AWAY)
         else:
+          beside += path.with_suffix(".txt").is_file()
           key = os.path.relpath(path, top)
           row = row._replace(key=key, path=os.fspath(path))
       rows.append((name, row))
-  beside = [x for x in named if pathlib.Path(x).with_suffix(".txt").is_file()]
   if beside:
     log.warning(
-      "%s: captions are read from %s, not from %d texts beside images, such as "
-      "that of %s",
+      "%s: captions are read from %s, not from %d texts beside images",
       folder.path,
       ", ".join(sorted({x.name for x in folder.tables})),
-      len(beside),
-      os.path.relpath(beside[0], top),
+      beside,
     )
   splits_named = [name for name, _ in rows if name]
   for path in map(os.path.abspath, images):
@@ -132,3 +130,22 @@ def rows_of(
       rows.append((None, row))
   rest = splits.rest_of(None, splits_named)
   return [(name or rest, row) for name, row in rows]
+
+
+def _is_inside(path: pathlib.Path, folder: pathlib.Path, inside) -> bool:
+  """Returns whether a path is in a folder, also once links are followed.
+
+  Args:
+    path: The path; that of a file which cannot exist is not.
+    folder: The folder.
+    inside: Says it of the folder that the path is in; it is asked once.
+  """
+  try:
+    linked = path.is_symlink() and not files.inside(path, folder)
+    return not linked and inside(path.parent) and bool(path.name)
+  except (
+    OSError,
+    ValueError,
+    RuntimeError,
+  ):  # too long, NUL, links in a circle
+    return False

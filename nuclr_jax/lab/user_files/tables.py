@@ -406,14 +406,12 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
 
 
 def _from_parquet(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
-  """Yields the rows of a file of Parquet or Arrow; numbers are not read."""
+  """Yields the rows of a file of Parquet or Arrow without images."""
   import pyarrow
 
   try:
     schema, sizes = open_schema(path)
     names = [x.name for x in schema if may_name(x.type)]
-    names += [x for x in schema.names if plain(x) in splits.COLUMNS]
-    names = list(dict.fromkeys(names))
     rows = (
       row
       for group in range(len(sizes))

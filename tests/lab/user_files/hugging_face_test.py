@@ -20,7 +20,7 @@ import pytest
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.data.tar_members import DAMAGED
-from nuclr_jax.lab.user_files import batches, inputs
+from nuclr_jax.lab.user_files import batches, columns, inputs
 from nuclr_jax.lab.user_files.items import (
   AWAY,
   BROKEN_ROW,
@@ -201,8 +201,8 @@ def image_folder(folder, rows, kind, photos=PHOTOS):
     (folder / name).write_bytes(photos[int(name.rsplit("/")[-1][0])])
   path = folder / f"metadata.{kind}"
   if kind == "parquet":
-    columns = {x: [row[x] for row in rows] for x in rows[0]}
-    parquet.write_table(pa.table(columns), path)
+    cells = {x: [row[x] for row in rows] for x in rows[0]}
+    parquet.write_table(pa.table(cells), path)
   elif kind == "jsonl":
     path.write_text("\n".join(map(json.dumps, rows)))
   else:
@@ -292,7 +292,8 @@ def test_metadata_may_name_nothing_outside(tmp_path):
   (tmp_path / "1.jpg").write_bytes(PHOTOS[1])
   (folder / "link.jpg").symlink_to(tmp_path / "1.jpg")
   (folder / "up").symlink_to(tmp_path)
-  names = ["../1.jpg", str(tmp_path / "1.jpg"), "link.jpg", "up/1.jpg", None]
+  names = ["../1.jpg", str(tmp_path / "1.jpg"), "link.jpg", "up/1.jpg", "/"]
+  names += ["\0.jpg", "x" * 5000 + "/0.jpg", None]
   with (folder / "metadata.jsonl").open("a") as file:
     for name in names:
       file.write("\n" + json.dumps({"file_name": name, "text": "b"}))
@@ -300,8 +301,8 @@ def test_metadata_may_name_nothing_outside(tmp_path):
   assert planned(folder) == {
     "train": [
       (0, "a"),
-      *[(name, AWAY) for name in names[:4]],
-      *[("row 5", NO_IMAGE), ("row 6", BROKEN_ROW)],
+      *[(name, NO_FILE if "\0" in name else AWAY) for name in names[:-1]],
+      *[("row 8", NO_IMAGE), ("row 9", BROKEN_ROW)],
     ]
   }
 
@@ -534,11 +535,11 @@ def one(tmp_path, kind, rows):
   if kind == "jsonl":
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
-  columns = {x: [row.get(x) for row in rows] for x in rows[0]}
-  columns["image"] = by_path(tmp_path / x for x in columns["image"])
+  cells = {x: [row.get(x) for row in rows] for x in rows[0]}
+  cells["image"] = by_path(tmp_path / x for x in cells["image"])
   if kind == "parquet":
-    return to_parquet(path, table_of(**columns))
-  return save_to_disk(tmp_path / "x", table_of(**columns))
+    return to_parquet(path, table_of(**cells))
+  return save_to_disk(tmp_path / "x", table_of(**cells))
 
 
 EVERY = pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
@@ -577,12 +578,14 @@ def test_captions_in_lists_and_structs(tmp_path, kind):
 @EVERY
 def test_columns_that_the_user_names(tmp_path, kind):
   rows = [{"short": "a", "long": "b", "of": {"en": "c", "de": "d"}}]
+  rows[0]["a/b"] = "e"
   path = one(tmp_path, kind, rows)
   for flag, texts in {
     "long": ["b"],
     "short,long": ["a", "b"],
     "of/de": ["d"],
     "of/en, short": ["c", "a"],
+    "a/b": ["e"],
   }.items():
     assert planned(path, caption_column=flag) == {"train": [(0, *texts)]}
   for flag in ("none", "short,none", "none/en"):
@@ -609,6 +612,23 @@ def test_other_columns_of_captions_are_named(tmp_path, kind, caplog):
   assert planned(path) == {"train": [(0, "a")]}
   said = "column title alone, not from text; --caption_column=NAME chooses, and"
   assert f"{said} --caption_column=title,text reads all" in caplog.text
+
+
+@pytest.mark.parametrize(
+  "header, chosen, others",
+  [
+    ("caption,caption_0", ["caption"], ["caption_0"]),
+    ("title,caption_0,caption_1", ["caption_0", "caption_1"], ["title"]),
+    ("text,sentence_1", ["text"], ["sentence_1"]),
+    ("comment,title1,title2", ["title1", "title2"], ["comment"]),
+    ("description", ["description"], []),
+  ],
+)
+def test_the_likeliest_columns_are_read(caplog, header, chosen, others):
+  found = columns.choose_captions("t.csv", header.split(","), None)
+  assert found == tuple(chosen)
+  warned = f"not from {', '.join(others)}; --caption_column" in caplog.text
+  assert warned == bool(others)
 
 
 def test_karpathys_rows_have_their_path_in_two_columns(tmp_path, caplog):
