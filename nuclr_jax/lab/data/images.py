@@ -48,6 +48,7 @@ CROP_NUMBERS = 2 * TRIES + 3
 KINDS = tuple("JPEG PNG WEBP GIF BMP DIB TIFF AVIF JPEG2000 PPM".split())
 # What OpenCV decodes to the same pixels, faster, by kind and Pillow's mode.
 BY_OPENCV, PLAIN = ("PNG", "WEBP", "GIF", "BMP"), ("1", "L", "P", "RGB")
+POINTER = b"version https://git-lfs."  # what a clone without Git LFS has
 # How images of other kinds begin; AVIF is read if Pillow can.
 _OTHERS = {
   "AVIF": rb".{4}ftypavi[fs]",
@@ -362,6 +363,8 @@ def _unreadable(data: bytes) -> str:
   for kind, beginning in _OTHERS.items():
     if re.match(beginning, data[:1024], re.DOTALL):
       return f"{UNREADABLE} ({kind}; convert it to PNG or JPEG)"
+  if data.startswith(POINTER):
+    return f"{UNREADABLE} (a pointer of Git LFS; run `git lfs pull`)"
   return UNREADABLE
 
 

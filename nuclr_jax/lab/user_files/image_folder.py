@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data.captions import open_text, tidy_text
+from nuclr_jax.lab.data.images import POINTER
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.columns import plain
 from nuclr_jax.lab.user_files.items import AWAY, NO_SPLIT, Rejected
@@ -60,6 +61,8 @@ def _header(path: pathlib.Path) -> list[str]:
         return list(file.schema_arrow.names)
     with open_text(path, newline="") as file:
       first = file.readline()
+    if first.startswith(POINTER.decode()):
+      return ["file_name"]  # what is wrong is said where files are listed
     if path.suffix == ".csv":
       mark = "\t" if "\t" in first else max(",;|", key=first.count)
       return list(map(tidy_text, next(csv.reader([first], delimiter=mark), [])))

@@ -120,6 +120,7 @@ def plan(
     for path in listing.expand(item, split=split, must=must)
   ]
   paths = list(dict.fromkeys(paths))
+  listing.check_no_pointers(paths)
   kinds = set(map(listing.kind_of, paths))
   _check_options(text, kinds, options)
   if any(isinstance(path, listing.FarFile) for path in paths):

@@ -11,7 +11,7 @@ import pathlib
 import re
 from typing import NamedTuple
 
-from nuclr_jax.lab.data.images import ENDINGS
+from nuclr_jax.lab.data.images import ENDINGS, POINTER
 from nuclr_jax.lab.data.tar_files import check_ranges, expand_ranges
 from nuclr_jax.lab.files import as_pattern, bucket, is_hidden, remote, visible
 from nuclr_jax.lab.user_files import image_folder, readers, saved, splits
@@ -22,6 +22,7 @@ from nuclr_jax.lab.user_files.tables import SUFFIXES
 log = logging.getLogger(__name__)
 
 IMAGE_FOLDER = "imagefolder"
+MAX_POINTER = 1024  # bytes of a pointer of Git LFS, by its specification
 Path = pathlib.Path | str  # a text is a path in a bucket
 
 
@@ -163,6 +164,29 @@ def _check_no_arrows(folder: pathlib.Path, arrows) -> None:
       "again, or name the files to read with a pattern, such as "
       f"--input='{folder}/*.arrow'"
     )
+
+
+def check_no_pointers(
+  paths: Sequence[pathlib.Path | FarFile | ImageFolder],
+) -> None:
+  """Raises ValueError if a file here is a pointer of Git LFS.
+
+  A clone of a repository has these where Git LFS is not installed.
+
+  Args:
+    paths: The files of an input; tables of folders are looked at, too.
+  """
+  for path in paths:
+    tables = path.tables if isinstance(path, ImageFolder) else [path]
+    for table in tables:
+      if not isinstance(table, pathlib.Path) or not table.is_file():
+        continue
+      if table.stat().st_size < MAX_POINTER:
+        if table.read_bytes().startswith(POINTER):
+          raise ValueError(
+            f"{table} is a pointer of Git LFS, not the file itself; run "
+            "`git lfs pull` in its folder"
+          )
 
 
 def of_split(

@@ -643,6 +643,29 @@ def test_karpathys_rows_have_their_path_in_two_columns(tmp_path, caplog):
   assert found == {"train": [(0, "a", "b"), (1, "c")]} and not caplog.text
 
 
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("x.tar", "x.csv", "x.json", "x.parquet"),
+    *("data/metadata.csv", "data/metadata.jsonl"),
+  ],
+)
+def test_pointers_of_git_lfs_are_named(tmp_path, name):
+  """A clone of a repository of the hub has them, without Git LFS."""
+  pointer = "version https://git-lfs.github.com/spec/v1\n"
+  pointer += f"oid sha256:{'0' * 64}\nsize 147000000\n"
+  path = tmp_path / name
+  path.parent.mkdir(exist_ok=True)
+  path.write_text(pointer)
+  with pytest.raises(ValueError, match=f"{name} is a pointer of .* lfs pull"):
+    planned(path if "/" not in name else path.parent)
+  (tmp_path / "y").mkdir()
+  (tmp_path / "y" / "0.jpg").write_text(pointer)
+  (tmp_path / "y" / "0.txt").write_text("a dog")
+  with pytest.raises(ValueError, match="a pointer of Git LFS; run `git lfs"):
+    ingest.ingest(str(tmp_path / "y"), "mine", data_dir=tmp_path, workers=1)
+
+
 def test_lines_of_json_in_a_file_called_json(tmp_path):
   """As `to_json` of `datasets` writes them."""
   photo_folder(tmp_path)
