@@ -93,8 +93,7 @@ SPLIT = flags.DEFINE_string(
 IMAGES = flags.DEFINE_string(
   "images",
   None,
-  "The folder that the image paths of a table or a Parquet file are relative "
-  "to (default: the folder of the file).",
+  "The folder that paths in a table are relative to (default: the table's).",
 )
 IMAGE_COLUMN = flags.DEFINE_string(
   "image_column",
@@ -105,9 +104,8 @@ IMAGE_COLUMN = flags.DEFINE_string(
 CAPTION_COLUMN = flags.DEFINE_string(
   "caption_column",
   None,
-  "The column of a table that holds the captions; several are separated by "
-  "commas, and COLUMN/FIELD is a field of a struct. Needed only if it does not "
-  "have one of the usual names.",
+  "The column of a table that holds the captions; or several, A,B, or a field "
+  "of a struct, A/FIELD. Needed only if it has none of the usual names.",
 )
 SPLIT_COLUMN = flags.DEFINE_string(
   "split_column",

@@ -56,12 +56,12 @@ nuclr ingest --input='cc3m/*.tar' --dataset=cc3m --in_place
 nuclr ingest --input=captions.csv --images=photos --dataset=mine --split=test
   The input can be tar or Parquet files written by img2dataset, a table (CSV,
   TSV, JSON, Parquet, or Karpathy's splits), a folder of images with captions
-  in text files, one on each line, or in metadata.csv, a folder of save_to_disk
-  of datasets, or tfds:NAME. A table with a column of splits makes
-  all of them, or the one of --split. Items that cannot be read are listed. If
-  the command is interrupted, run it again to continue. With --in_place, tar
-  files keep the images, and the data set is an index of a hundredth of their
-  size.
+  in text files, one on each line, or in metadata.csv, a folder that
+  save_to_disk of datasets wrote, or tfds:NAME. A table with a column of splits
+  makes all of them, or the one of --split. Items that cannot be read are
+  listed. If the command is interrupted, run it again to continue. With
+  --in_place, tar files keep the images, and the data set is an index of a
+  hundredth of their size.
 """,
     must=["input", "dataset"],
     either=[("workers", "beam_pipeline_options")],

@@ -52,9 +52,10 @@ def ingest(
 
   Args:
     input: Files of img2dataset (tar or parquet), an annotation table, a folder
-      of images with texts, or `tfds:NAME`; also a pattern, a folder of such
-      files, or a list separated by commas. `tfds:NAME` reads the split that
-      `split` names, `tfds:NAME:SPLIT` the one in the string.
+      of images with texts or metadata, a folder of `save_to_disk`, or
+      `tfds:NAME`; also a pattern, a folder of such files, or a list separated
+      by commas. `tfds:NAME` reads the split that `split` names,
+      `tfds:NAME:SPLIT` the one in the string.
     name: Name of the data set.
     data_dir: Folder of prepared data sets, see `places.cache_dir`. If it
       is in a bucket, the data set is made here and copied there.
@@ -63,7 +64,8 @@ def ingest(
       default, else only this one.
     images: Folder that the paths of a table are relative to.
     image_column: Column of the images, if it has an unusual name.
-    caption_column: Column of the captions, if it has an unusual name.
+    caption_column: Column of the captions, if it has an unusual name; several
+      are separated by commas.
     split_column: Column that names the splits, if it has an unusual name; "" =
       there is none, whatever the names of columns.
     max_size: The largest shorter side of an image, in pixels; larger images are

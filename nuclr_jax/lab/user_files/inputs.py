@@ -80,9 +80,9 @@ def plan(
       splits, as Karpathy's does, all of them by default. Of a Parquet file in a
       bucket, only the rows of this split are read.
     data_dir: Folder of prepared TFDS data sets.
-    images: Folder that the paths of a table are relative to.
+    images: Folder that the paths of a table, or in Parquet, are relative to.
     image_column: Column of the images.
-    caption_column: Column of the captions.
+    caption_column: Column of the captions, see `columns.choose_captions`.
     split_column: Column that names splits; "" = there is none.
     made: Whether a split of the name `split` is made. Otherwise `split` must
       be one that the input has.

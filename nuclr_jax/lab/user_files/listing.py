@@ -210,8 +210,8 @@ def of_split(
   chosen = [x == wanted for x in same]
   if not any(chosen):
     raise ValueError(
-      f"{folder} has the splits {sorted(set(found))}, not {split}; name the "
-      "files of one split with a pattern"
+      f"{folder} has the splits {sorted(set(found))}, not {split}; name one "
+      "with --split, or its files with a pattern"
     )
   log.info("%s: only the files of split %s are read", folder, split)
   return list(itertools.compress(paths, chosen))
