@@ -207,9 +207,14 @@ def check_links(
     if not types.is_struct(kind) or not has_path(kind):
       return False
     some = groups if is_arrow(path) else _without_some(path, image, groups)
-    found = [x for group in some for x in _named_in(path, image, group)]
   except (pyarrow.ArrowException, OSError, ValueError):
     return False
+  found = []
+  for group in some:
+    try:
+      found += _named_in(path, image, group)
+    except (pyarrow.ArrowException, OSError, ValueError):
+      continue
   if link := next(filter(is_url, found), None):
     raise _link_error(path, link)
   return bool(found)

@@ -1,7 +1,8 @@
 """What users have from Hugging Face's `datasets`, pandas and webdataset.
 
-`make_datasets` writes the files as `datasets` does. The same inputs, written by
-`datasets` 5.2.0 itself, gave the same items.
+`make_datasets` writes the files as `datasets` does. Inputs that `datasets`
+5.2.0 and 2.14.7 wrote were read as well, those of 5.2.0 with the order, bytes
+and captions of its `load_dataset`, `load_from_disk` and `from_parquet`.
 """
 
 import json
@@ -160,6 +161,22 @@ def test_links_are_found_in_every_row_group(tmp_path, statistics):
   parquet.write_table(table, tmp_path / "x.parquet", **how)
   with pytest.raises(ValueError, match="by URL, such as HTTPS"):
     planned(tmp_path / "x.parquet")
+
+
+def test_links_are_found_behind_a_damaged_row_group(tmp_path):
+  rows = by_path(["0.jpg", "0.jpg", "0.jpg", "https://a.b/1.jpg"])
+  table = table_of(image=rows, caption=CAPTIONS[:4])
+  path = tmp_path / "x.parquet"
+  parquet.write_table(table, path, row_group_size=2)
+  group = parquet.ParquetFile(path).metadata.row_group(0)
+  column = group.column(1)
+  at = column.dictionary_page_offset or column.data_page_offset
+  data = bytearray(path.read_bytes())
+  data[at : at + 16] = b"\xff" * 16
+  path.write_bytes(data)
+  assert column.path_in_schema == "image.path"
+  with pytest.raises(ValueError, match="by URL, such as https://a.b/1"):
+    planned(path)
 
 
 @pytest.mark.parametrize(
