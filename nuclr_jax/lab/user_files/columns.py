@@ -29,7 +29,7 @@ CAPTION_COLUMNS = [
 # Those that are numbered where an image has several captions.
 NUMBERED = "caption title text captions sentence description comment".split()
 MOST_NAMED = 8  # columns in a message
-FORMATS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # of img2dataset
+FORMATS = (".csv", ".tsv", ".json", ".parquet")  # that img2dataset reads
 # A scheme, which is longer than the letter of a drive of Windows.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _URL_NAME = re.compile(r"(.*_)?(url|uri|link)s?")
@@ -373,8 +373,13 @@ def url_error(
       "write their paths into the table"
     )
   kind = os.path.splitext(path)[1].lower()
-  of = {".ndjson": ".jsonl"}.get(kind, kind)
-  flags = f"--input_format={of[1:]}" if of in FORMATS else ""
+  if header and kind not in FORMATS:
+    return ValueError(
+      f"{path} names images by URL{such}. img2dataset can download them, once "
+      "the table is a Parquet or CSV file, for instance by "
+      "pandas.read_json(..., lines=True).to_parquet(...)"
+    )
+  flags = f"--input_format={kind[1:]}" if kind in FORMATS else ""
   try:
     caption = choose_column(path, header, None, CAPTION_COLUMNS, "")
   except ValueError:

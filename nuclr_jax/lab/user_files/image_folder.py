@@ -68,9 +68,9 @@ def _header(path: pathlib.Path) -> list[str]:
       return list(map(tidy_text, next(csv.reader([first], delimiter=mark), [])))
     row = json.loads(first)
     return list(row) if isinstance(row, dict) else []
-  except (pyarrow.ArrowException, OSError, ValueError, RecursionError):
+  except (pyarrow.ArrowException, csv.Error, OSError, ValueError):
     return ["file_name"]  # its reader says what is wrong
-  except csv.Error:
+  except RecursionError:
     return ["file_name"]
 
 
@@ -146,9 +146,5 @@ def _is_inside(path: pathlib.Path, folder: pathlib.Path, inside) -> bool:
   try:
     linked = path.is_symlink() and not files.inside(path, folder)
     return not linked and inside(path.parent) and bool(path.name)
-  except (
-    OSError,
-    ValueError,
-    RuntimeError,
-  ):  # too long, NUL, links in a circle
-    return False
+  except (OSError, ValueError, RuntimeError):
+    return False  # too long, with a NUL, or links in a circle

@@ -355,12 +355,10 @@ def _read_far(path: str, split: str, **options) -> Iterator[Any]:
     column = options["image_column"]
     if here.suffix != ".parquet":
       parts = plan(os.fspath(here), split=split, **options).parts
-    elif columnar.are_tables(
-      path, [here], column
-    ):  # of several splits, one is read
+    elif columnar.are_tables(path, [here], column):  # one split is read
       joined = join_rows(read_table(here, split=split, **options))
       parts = [part for x in joined.items() for part in _cut(*x)]
-    else:  # of several splits, one is read
+    else:  # so it is here
       parts, _ = _cut_columns(here, split, **options)
     for part in parts:
       for item in part.read() if part.split == split else ():

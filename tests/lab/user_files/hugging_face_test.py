@@ -199,10 +199,10 @@ def test_tables_of_links_name_their_columns(
     path.write_text(json.dumps(cells))
   else:
     parquet.write_table(pa.table({k: [x] for k, x in cells.items()}), path)
-  with pytest.raises(
-    ValueError,
-    match=rf"--input_format={kind} --url_col={column} --caption_col={caption} ",
-  ):
+  said = rf"--input_format={kind} --url_col={column} --caption_col={caption} "
+  if kind == "jsonl":  # img2dataset does not read it
+    said = r"names images by URL.*Parquet or CSV file"
+  with pytest.raises(ValueError, match=said):
     planned(path)
 
 
