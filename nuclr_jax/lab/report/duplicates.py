@@ -8,15 +8,18 @@ negatives of each other. An untrained model links images whatever their
 captions.
 """
 
+import html
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nuclr_jax.lab import progress
-from nuclr_jax.lab.report import near_duplicates, neighbours, page
+from nuclr_jax.lab.report import near_duplicates, near_threshold, neighbours
+from nuclr_jax.lab.report.browse import Listing
+from nuclr_jax.lab.report.near_threshold import Threshold
 from nuclr_jax.lab.report.subject import Subject
 
-NUM_CLUSTERS, CLUSTER_SHOWN = 24, 12  # on a page
+CLUSTER_SHOWN = 12  # of a page, at first
 EXACT, NEAR = "exact", "near"
 
 
@@ -28,7 +31,7 @@ class Duplicates(NamedTuple):
   nearest: np.ndarray  # [photos], the most similar one in the cluster, or -1
   similarity: np.ndarray  # [photos], to `nearest`
   is_exact: np.ndarray  # [photos], whether `nearest` is an exact copy
-  threshold: float  # the least similarity of a link
+  threshold: Threshold  # the least similarity of a link
   recall: float | None = 1.0  # share of all links, see `near_duplicates.recall`
 
 
@@ -36,14 +39,12 @@ def find(subject: Subject) -> Duplicates:
   """Finds clusters of photos that are copies of each other.
 
   Args:
-    subject: The pairs. At similarities above 1 - temperature / 2, the loss can
-      hardly tell two images apart: they are near copies.
+    subject: The pairs. `near_threshold.derive` says which are near copies.
 
   Returns:
     The clusters. In each of them, exact copies are next to each other.
   """
-  photos, threshold = subject.photos, 1 - subject.temperature / 2
-  partner = None
+  photos, partner = subject.photos, None
   if subject.trained:  # every photo is in a pair
     partner = subject.pairs.ids.text[pair_of(subject)]
   # The numbers of contents, in the order of the photos.
@@ -51,8 +52,15 @@ def find(subject: Subject) -> Duplicates:
     photos.content, return_index=True, return_inverse=True
   )
   content = first[row]
-  of = dict(threshold=threshold, of="images")
   x, n = photos.embedding, len(content)
+  threshold = near_threshold.derive(
+    x,
+    partner,
+    temperature=subject.temperature,
+    content=content,
+    of="images",
+  )
+  of = dict(threshold=threshold.similarity, of="images")
   groups = near_duplicates.clusters(x, partner, content=content, **of)
   recall = near_duplicates.recall(x, partner, groups, **of)
   show = progress.reporter("clusters of images", len(groups), brief=True)
@@ -80,13 +88,21 @@ def pair_of(subject: Subject) -> np.ndarray:
   return pair
 
 
-def columns(subject: Subject, found: Duplicates) -> dict[str, Any]:
+def columns(
+  subject: Subject, found: Duplicates, rows: np.ndarray | None = None
+) -> dict[str, Any]:
   """Returns the table of all photos in clusters, the largest cluster first.
 
   `similarity` is that to `nearest`, the most similar photo of the cluster; of
   an exact copy, it is 1. Without names, `nearest` is an image id.
+
+  Args:
+    subject: The pairs.
+    found: The clusters.
+    rows: The photos in another order.
   """
-  rows = np.concatenate([np.zeros(0, int), *found.clusters])
+  if rows is None:
+    rows = np.concatenate([np.zeros(0, int), *found.clusters])
   pair = pair_of(subject)
   image = np.where(pair < 0, -1, subject.pairs.ids.image[pair])
   nearest, names = found.nearest[rows], subject.photos.names
@@ -110,54 +126,65 @@ def counts(found: Duplicates) -> dict[str, int]:
   }
 
 
-def section(subject: Subject, found: Duplicates) -> str:
-  """Shows the largest clusters."""
+def listing(subject: Subject, found: Duplicates) -> Listing:
+  """Returns all photos in clusters as a list of the page."""
   number, names = counts(found), subject.photos.names
-  title, which = "Duplicate images: exact and near copies", ""
+  title = "Duplicate images: exact and near copies"
+  which = (
+    "Mark what to remove, and keep one of each. Copies with different captions "
+    "may have one wrong."
+  )
   if subject.trained:
     title = "Near-duplicate images: suspected false negatives"
     which = (
-      " Near copies are images of different captions, which training takes for "
-      "negatives of each other."
+      "Near copies are images of different captions, which training takes for "
+      "negatives of each other: give them one caption, or keep one of them."
     )
-  more = len(found.clusters) > NUM_CLUSTERS
-  parts = [
-    f"<h2>{title}</h2><p>{number['duplicate_clusters']:,} clusters, with "
+  text = near_threshold.in_words(found.threshold, "images")
+  about = (
+    f"<p>{number['duplicate_clusters']:,} clusters, with "
     f"{number['exact_copies']:,} images that have an exact copy and "
-    f"{number['near_copies']:,} that only have near copies, at a cosine "
-    f"similarity of at least {found.threshold:.4g}.{which} A cluster is linked "
-    "step by step: its ends may be less similar than that."
-    f"{near_duplicates.in_words(found.recall)} duplicates.csv lists"
-    f" all of them{f'; these are the {NUM_CLUSTERS} largest' if more else ''}."
-    "</p>"
-  ]
-  pair = pair_of(subject)
-  for members in found.clusters[:NUM_CLUSTERS]:
-    captions = _captions(subject, pair[members])
-    # Of a large cluster, the page shows exact copies, then different captions.
-    exact = np.flatnonzero(found.is_exact[members])
-    _, distinct = np.unique(captions, return_index=True)
-    order = [*exact, *np.sort(distinct), *range(len(members))]
-    shown = list(dict.fromkeys(order))[:CLUSTER_SHOWN]
-    notes = [
-      _note(names, found, members[i], captions[i]) for i in sorted(shown)
-    ]
-    images = subject.photos.images(members[sorted(shown)])
-    parts.append(
-      f"<h3>{len(members):,} images</h3>{page.gallery(images, notes)}"
-    )
-  return "".join(parts)
+    f"{number['near_copies']:,} that only have near copies. {which}</p><p>"
+    f"{html.escape(text)} A cluster is linked step by step: its ends may be "
+    f"less similar than that.{near_duplicates.in_words(found.recall)}</p>"
+  )
+  rows = np.concatenate([np.zeros(0, int), *_in_order(subject, found)])
+  return Listing(
+    "duplicates",
+    title,
+    about,
+    "duplicates.csv",
+    columns(subject, found, rows),
+    rows,
+    {
+      **({} if names else {"image": "image"}),
+      "kind": "copy:",
+      "nearest": "most like" if names else "most like image",
+      "similarity": "similarity",
+    },
+    [
+      ("largest cluster first", None, False),
+      ("most similar first", "similarity", True),
+      ("least similar first", "similarity", False),
+      *([("by name", "key", False)] if names else []),
+    ],
+    group="cluster",
+  )
 
 
-def _note(names, found: Duplicates, photo, caption: str) -> str:
-  """Says what a photo is a copy of, as HTML."""
-  nearest = found.nearest[photo]
-  of = f" of {page.shown(names[nearest])}" if names else ""
-  kind = f"exact copy{of}"
-  if not found.is_exact[photo]:
-    kind = f"near copy{of}, {found.similarity[photo]:.4f}"
-  key = f"<b>{page.shown(names[photo])}</b><br>" if names else ""
-  return f"{key}{page.shown(caption or 'no caption')}<br>{kind}"
+def _in_order(subject: Subject, found: Duplicates) -> list[np.ndarray]:
+  """Returns the photos of clusters: exact copies, then different captions."""
+  pair, ordered = pair_of(subject), []
+  for members in found.clusters:
+    if len(members) > CLUSTER_SHOWN:
+      exact = np.flatnonzero(found.is_exact[members])
+      _, distinct = np.unique(
+        _captions(subject, pair[members]), return_index=True
+      )
+      order = [*exact, *np.sort(distinct), *range(len(members))]
+      members = members[list(dict.fromkeys(order))]
+    ordered.append(members)
+  return ordered
 
 
 def _captions(subject: Subject, pairs: np.ndarray) -> list[str]:

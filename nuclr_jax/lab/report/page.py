@@ -13,13 +13,19 @@ from PIL import Image
 
 from nuclr_jax.lab import files
 
-LARGEST = 128  # width or height of an image on a page, in pixels
+LARGEST = 192  # width or height of an image on a page, in pixels
+SMALL = 64  # of which every pixel is to be seen
 NUM_SHOWN = 24  # samples in a gallery
 # The last part of the names of scores that are shares. Other scores are losses,
 # norms and the like.
 SHARES = r"(mean_)?recall(@\d+)?|top_?\d+|avg_\d+|mean_per_class"
 MAX_TEXT = 500  # characters of a caption
 
+# Whatever a page holds, it loads nothing and sends nothing.
+NO_NETWORK = (
+  "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+  "script-src 'unsafe-inline'"
+)
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
        margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -27,10 +33,13 @@ h1, h2 { font-weight: 600; } h2 { margin-top: 2.5rem; }
 table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0;
        text-align: left; vertical-align: top; }
 td.n { font-variant-numeric: tabular-nums; }
-.gallery { display: flex; flex-wrap: wrap; gap: .8rem; }
-figure { margin: 0; width: 7.5rem; font-size: 11px; line-height: 1.3; }
-figure img { width: 64px; height: 64px; image-rendering: pixelated;
-       display: block; } .plot { max-width: 100%; }
+.gallery { display: grid; gap: 1.2rem .9rem;
+       grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); }
+figure { margin: 0; font-size: 13px; line-height: 1.35;
+       overflow-wrap: anywhere; }
+figure img { width: 100%; aspect-ratio: 1; object-fit: contain;
+       display: block; background: #f5f5f5; }
+.small { image-rendering: pixelated; } .plot { max-width: 100%; }
 .right { color: #16703a; } .wrong { color: #a8261c; }
 details { margin-top: 1.5rem; } summary { cursor: pointer; font-weight: 600; }
 .wide { overflow-x: auto; }
@@ -45,6 +54,7 @@ def write(path: pathlib.Path, title: str, sections: Sequence[str]) -> None:
     path,
     "<!doctype html><html lang=en><meta charset=utf-8>"
     "<meta name=viewport content='width=device-width, initial-scale=1'>"
+    f'<meta http-equiv=Content-Security-Policy content="{NO_NETWORK}">'
     f"<title>{title}</title>"
     f"<style>{STYLE}</style><body><h1>{title}</h1>{''.join(sections)}"
     "</body></html>",
@@ -60,7 +70,8 @@ def gallery(images: np.ndarray | None, notes: Sequence[str]) -> str:
     figures = [f"<figure>{note}</figure>" for note in notes]
   else:
     figures = [
-      f"<figure><img src='{png(image)}' alt=''>{note}</figure>"
+      f"<figure><img {_class_of(image)}src='{thumbnail(image)}' alt=''>{note}"
+      "</figure>"
       for image, note in zip(images, notes, strict=True)
     ]
   return f"<div class=gallery>{''.join(figures)}</div>"
@@ -168,12 +179,26 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
   return f"<div class=wide><table>{''.join(lines)}</table></div>"
 
 
-def png(image: np.ndarray) -> str:
-  """Returns an image as a data URL."""
-  buffer, small = io.BytesIO(), Image.fromarray(np.squeeze(image))
-  small.thumbnail((LARGEST, LARGEST))
-  small.save(buffer, format="png")
-  return _data_address(buffer.getvalue())
+def thumbnail(image: np.ndarray) -> str:
+  """Returns an image as a data URL: PNG if it is small, else JPEG.
+
+  Example:
+    >>> thumbnail(np.zeros((8, 8, 1), np.uint8))[:15]
+    'data:image/png;'
+  """
+  buffer, made = io.BytesIO(), Image.fromarray(np.squeeze(image))
+  kind = "png" if _is_small(image) else "jpeg"
+  made.thumbnail((LARGEST, LARGEST))
+  made.save(buffer, format=kind, **({} if kind == "png" else {"quality": 85}))
+  return _data_address(buffer.getvalue(), kind)
+
+
+def _is_small(image: np.ndarray) -> bool:
+  return max(image.shape[:2]) <= SMALL
+
+
+def _class_of(image: np.ndarray) -> str:
+  return "class=small " if _is_small(image) else ""
 
 
 def save(figure: Figure, path: pathlib.Path) -> str:
@@ -184,8 +209,8 @@ def save(figure: Figure, path: pathlib.Path) -> str:
   return f"<img class=plot alt='' src='{_data_address(data)}'>"
 
 
-def _data_address(data: bytes) -> str:
-  return "data:image/png;base64," + base64.b64encode(data).decode()
+def _data_address(data: bytes, kind: str = "png") -> str:
+  return f"data:image/{kind};base64," + base64.b64encode(data).decode()
 
 
 def points(

@@ -5,10 +5,8 @@ import logging
 import os
 import pathlib
 import time
-from typing import Any, NamedTuple
 
 import jax
-from matplotlib.figure import Figure
 import numpy as np
 
 from nuclr_jax import popularity, sharding
@@ -18,10 +16,12 @@ from nuclr_jax.lab.evaluate.suspects import log_match_probability
 from nuclr_jax.lab.report import (
   duplicates,
   near_duplicates,
-  page,
+  near_threshold,
+  popularity_page,
   suspects,
   tables,
 )
+from nuclr_jax.lab.report.popularity_page import Alike, SidePage, Solved
 from nuclr_jax.lab.report.subject import Subject
 from nuclr_jax.lab.train.warm_start import POPULARITY_FILE, save_popularity
 from nuclr_jax.popularity.problem import make_groups
@@ -29,16 +29,7 @@ from nuclr_jax.types import Sides
 
 log = logging.getLogger(__name__)
 
-NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12  # of texts
 MANY = 50_000  # pairs; from here on, solving for all of them takes long
-
-
-class SidePage(NamedTuple):
-  """One side's table, with a row per id."""
-
-  name: str  # "image" or "text"
-  pair: np.ndarray  # index of one pair of each id
-  columns: dict[str, Any]
 
 
 def write(
@@ -110,9 +101,9 @@ def _write(
   sides = [_side(name, subject, solution, log_own) for name in Sides._fields]
   images, texts = sides
   log.info("looking for near-duplicates")
-  alike, recall = _text_clusters(subject, texts)
+  alike = _text_clusters(subject, texts)
   texts.columns["cluster"] = np.zeros(len(texts.pair), int)
-  for number, members in enumerate(alike, 1):
+  for number, members in enumerate(alike.clusters, 1):
     texts.columns["cluster"][members] = number
   if subject.of_texts:  # both sides are the same
     sides, of_pairs, copies, doubtful = [texts], {}, None, None
@@ -120,6 +111,7 @@ def _write(
     copies, doubtful = _compare_sides(subject, images, log_own, folder)
     of_pairs = {
       **duplicates.counts(copies),
+      "duplicates_threshold": _similarity(copies.threshold),
       "duplicates_recall": copies.recall,
       "suspects_ordered_by": doubtful.by,
       "neighbours_recall": doubtful.recall,
@@ -131,7 +123,8 @@ def _write(
     **{f"{side.name}s": len(side.pair) for side in sides},
     **_counts(subject, texts.columns["caption"]),
     **of_pairs,
-    "text_clusters_recall": recall,
+    "text_clusters_threshold": _similarity(alike.threshold),
+    "text_clusters_recall": alike.recall,
     "temperature": tau,
     "pairs_solved": solution.num_solved,
     "residual": solution.residual,
@@ -141,21 +134,15 @@ def _write(
   } | _scores(sides)
   summary = {name: x for name, x in summary.items() if x is not None}
   files.write_json(folder / "summary.json", summary)
-  sections = [
-    _left_out(summary),
-    _table(summary),
-    page.save(_plot(sides), folder / "zeta.png"),
-  ]
-  if copies:
-    sections += _popular(subject, images)
-    sections.append(duplicates.section(subject, copies))
-  sections += _popular(subject, texts)
-  sections.append(_alike(subject, texts, alike, recall))
-  if doubtful:
-    sections.append(suspects.section(subject, solution, doubtful))
   path = folder / "popularity.html"
-  page.write(path, f"Popularities: {folder.parent.name}", sections)
+  popularity_page.write(
+    path, Solved(subject, solution, sides, copies, doubtful, alike, summary)
+  )
   return path
+
+
+def _similarity(threshold: near_threshold.Threshold) -> float | None:
+  return threshold.similarity if threshold.known else None
 
 
 def _compare_sides(
@@ -209,18 +196,16 @@ def _side(name, subject, found, own) -> SidePage:
   return SidePage(name, first, columns)
 
 
-def _text_clusters(
-  subject: Subject, texts: SidePage
-) -> tuple[list[np.ndarray], float | None]:
-  """Returns rows of texts that training takes for negatives of each other.
-
-  The second value is what `near_duplicates.recall` measures.
-  """
+def _text_clusters(subject: Subject, texts: SidePage) -> Alike:
+  """Finds rows of texts that training takes for negatives of each other."""
   of_texts = subject.pairs.text[texts.pair], subject.pairs.ids.image[texts.pair]
-  # Above this similarity, the loss can hardly tell two samples apart.
-  of = dict(threshold=1 - subject.temperature / 2, of="texts")
+  threshold = near_threshold.derive(
+    *of_texts, temperature=subject.temperature, of="texts"
+  )
+  of = dict(threshold=threshold.similarity, of="texts")
   clusters = near_duplicates.clusters(*of_texts, **of)
-  return clusters, near_duplicates.recall(*of_texts, clusters, **of)
+  recall = near_duplicates.recall(*of_texts, clusters, **of)
+  return Alike(clusters, threshold, recall)
 
 
 def _counts(subject: Subject, captions: Sequence[str]) -> dict[str, int]:
@@ -253,108 +238,3 @@ def _scores(sides) -> dict[str, float]:
       found = agreement.compare(*zeta)
       scores |= {f"{side.name}/{name}": x for name, x in found.items()}
   return scores
-
-
-def _left_out(summary) -> str:
-  """Says what became no pair, and what the model has not seen of captions."""
-  phrases = {
-    "without_caption": "images without a caption, which are in no pair",
-    "rejected": "images and captions that were rejected",
-    "captions_cut": "captions of which the model has seen the beginning only",
-  }
-  items = "".join(
-    f"<li>{summary[name]:,} {phrase}"
-    for name, phrase in phrases.items()
-    if summary.get(name)
-  )
-  where = ""
-  if summary.get("without_caption") or summary.get("rejected"):
-    where = "<p>rejected.jsonl, beside the embeddings, names the first two.</p>"
-  return f"<ul>{items}</ul>{where}" if items else ""
-
-
-def _table(summary) -> str:
-  shown = {
-    name: f"{x:.4g}" if isinstance(x, float) else str(x)
-    for name, x in summary.items()
-  }
-  return (
-    "<p>exp(&zeta;/&tau;) is how popular a sample is: how often it is similar "
-    f"to anchors that are not its own.</p>{page.table(shown)}"
-  )
-
-
-def _plot(sides) -> Figure:
-  """Plots learned against exact zeta, or the distribution of the exact ones."""
-  figure = Figure(figsize=(10, 4.4), layout="constrained")
-  plots = figure.subplots(1, len(sides), squeeze=False)[0]
-  for axes, side in zip(plots, sides, strict=True):
-    exact = side.columns["zeta_exact"]
-    learned = side.columns.get("zeta_learned")
-    axes.set_title(f"{side.name}s")
-    axes.set_xlabel("exact zeta")
-    if learned is None:
-      axes.hist(exact, bins=80, color="#456")
-      axes.set_ylabel(f"{side.name}s")
-      continue
-    axes.scatter(exact, learned, s=3, alpha=0.2, linewidths=0, color="#456")
-    low, high = float(np.min(exact)), float(np.max(exact))
-    # Zeta is determined only up to a constant, so the diagonal is shifted.
-    shift = float(np.mean(learned) - np.mean(exact))
-    axes.plot([low, high], [low + shift, high + shift], color="#a8261c", lw=1)
-    axes.set_ylabel("learned zeta")
-    axes.grid(alpha=0.3)
-  return figure
-
-
-def _popular(subject: Subject, side: SidePage) -> list[str]:
-  """Shows the most and least popular samples."""
-  captions, labels = side.columns["caption"], _labels(side)
-  return page.popular(
-    side.name,
-    side.columns["zeta_exact"],
-    choose=lambda rows: _one_each(rows, captions, page.NUM_SHOWN),
-    captions=lambda rows: [labels[i] for i in rows],
-    images=lambda rows: subject.images(side.pair[rows]),
-  )
-
-
-def _alike(subject: Subject, texts: SidePage, clusters, recall) -> str:
-  """Shows the largest clusters of texts."""
-  labels = _labels(texts)
-  title, what = (
-    "Near-duplicate texts",
-    "texts that the model can hardly tell apart",
-  )
-  if subject.trained:
-    title += ": suspected false negatives"
-    what = "texts that training takes for negatives of each other"
-  parts = [
-    f"<h2>{title}</h2><p>{len(clusters):,} clusters of {what}."
-    f"{near_duplicates.in_words(recall)}</p>"
-  ]
-  for members in clusters[:NUM_CLUSTERS]:
-    shown = _one_each(members, texts.columns["caption"], CLUSTER_SHOWN)
-    notes = [page.shown(labels[i]) for i in shown]
-    gallery = page.gallery(subject.images(texts.pair[shown]), notes)
-    parts.append(f"<h3>{len(members):,} texts</h3>{gallery}")
-  return "".join(parts)
-
-
-def _labels(side: SidePage) -> list[str]:
-  """Returns captions, after the names of photos where they are known."""
-  captions = side.columns["caption"]
-  if "key" not in side.columns:
-    return captions
-  names = zip(side.columns["key"], captions, strict=True)
-  return [f"{key}: {caption}" for key, caption in names]
-
-
-def _one_each(rows, captions, count: int) -> np.ndarray:
-  """Returns the first `count` rows with different captions."""
-  first = {}
-  for row in rows:
-    first.setdefault(captions[row], row)
-    if len(first) == count:
-      break
-  return np.array(list(first.values()), int)

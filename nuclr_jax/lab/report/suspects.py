@@ -21,14 +21,17 @@ from nuclr_jax.lab.evaluate.suspects import (
   log_self_confidence,
   neighbours_distance,
 )
-from nuclr_jax.lab.report import neighbours, page
+from nuclr_jax.lab.report import browse, neighbours
+from nuclr_jax.lab.report.browse import Listing
 from nuclr_jax.lab.report.subject import Subject
 from nuclr_jax.popularity import Popularity
 from nuclr_jax.types import Sides
 
 log = logging.getLogger(__name__)
 
-INDISTINCT = 0.05  # standard deviation of log match probabilities
+# Standard deviation of log probabilities, or of similarities in units of the
+# temperature: below, weights are equal up to 5 %.
+INDISTINCT = 0.05
 MATCH, DISTANCE = "match_probability", "neighbours_distance"
 CONFIDENCE = "self_confidence"
 WHY = {
@@ -53,6 +56,12 @@ class Suspects(NamedTuple):
   by: str  # the score that orders them, one of `scores`
   scores: dict[str, np.ndarray]  # by name and pair
   recall: float | None  # of the neighbours; None if none were looked for
+  spread: float  # of the score, where 1 changes a weight by the factor e
+
+  @property
+  def says_little(self) -> bool:
+    """Whether the scores of all pairs are nearly equal."""
+    return self.spread < INDISTINCT
 
 
 def find(subject: Subject, log_own: Sides) -> Suspects:
@@ -69,15 +78,8 @@ def find(subject: Subject, log_own: Sides) -> Suspects:
   pairs = subject.pairs
   # With exact zeta, both sides have the same probabilities, up to the residual.
   log_own = np.mean(log_own, axis=0)
-  if np.std(log_own) < INDISTINCT:
-    log.warning(
-      "all pairs have nearly the same match probability: at temperature %g, "
-      "this model hardly tells captions apart, and the order of suspects says "
-      "little",
-      subject.temperature,
-    )
   by, order, scores = MATCH, log_own, {MATCH: np.exp(log_own)}
-  recall = None
+  recall, unit = None, 1.0
   if subject.trained:
     distances, shares = [], []
     sides = pairs.image, pairs.text
@@ -86,14 +88,25 @@ def find(subject: Subject, log_own: Sides) -> Suspects:
       shares.append(neighbours.share_of_nearest(x, found, of=of))
       distances.append(neighbours_distance(found, y))
     distance, recall = np.mean(distances, axis=0), min(shares)
-    by, order = DISTANCE, -distance
+    by, order, unit = DISTANCE, -distance, subject.temperature
     scores[DISTANCE] = distance
   label, image = _classes(subject)
   if label.any() and learnable_share(label, image) >= MIN_SHARE:
-    by, order = CONFIDENCE, log_self_confidence(pairs.image, label, image)
+    by, unit = CONFIDENCE, 1.0
+    order = log_self_confidence(pairs.image, label, image)
     scores[CONFIDENCE] = np.exp(order)
   log.info("suspects are ordered by %s", by)
-  return Suspects(np.lexsort((log_own, order)), by, scores, recall)
+  finite = order[np.isfinite(order)]
+  spread = float(np.std(finite) / unit) if len(finite) == len(order) else np.inf
+  found = Suspects(np.lexsort((log_own, order)), by, scores, recall, spread)
+  if found.says_little:
+    log.warning(
+      "all pairs have nearly the same %s: at temperature %g, this model hardly "
+      "tells captions apart, and the order of suspects says little",
+      by.replace("_", " "),
+      subject.temperature,
+    )
+  return found
 
 
 def _classes(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
@@ -124,42 +137,44 @@ def columns(subject: Subject, suspects: Suspects) -> dict[str, Any]:
   }
 
 
-def section(subject: Subject, solution: Popularity, suspects: Suspects) -> str:
-  """Shows the most suspicious pairs, and a caption that would fit better."""
-  pairs = subject.pairs
-  worst = suspects.pair[: page.NUM_SHOWN]
+def listing(
+  subject: Subject, solution: Popularity, suspects: Suspects
+) -> Listing:
+  """Returns all pairs as a list of the page, the most suspicious first.
+
+  The first ones have another caption that would fit better.
+  """
+  pairs, names = subject.pairs, subject.photos.names
+  worst = suspects.pair[: browse.THUMBNAILS]
   _, first = np.unique(pairs.ids.text, return_index=True)
   best = first[
     preferred(pairs.image[worst], pairs.text[first], solution.zeta.text)
   ]
-  own_captions = subject.captions(pairs.ids.text[worst])
-  best_captions = subject.captions(pairs.ids.text[best])
-  keys = [""] * len(worst)
-  if subject.photos.names:
-    keys = [f"{page.shown(x)}<br>" for x in subject.keys(worst)]
-  notes = [
-    f"{key}<b>{page.shown(a)}</b><br>{_scores(suspects, pair)}<br>"
-    f"rather: <span class=wrong>{page.shown(b)}</span>"
-    for key, pair, a, b in zip(
-      keys, worst, own_captions, best_captions, strict=True
-    )
-  ]
-  gallery = page.gallery(subject.images(worst), notes)
-  return (
-    f"<h2>Suspected label noise</h2><p>{WHY[suspects.by]} Go through them in "
-    "this order, correct or remove the captions that are wrong, and stop where "
-    f"most are right; suspects.csv has all of them, by {suspects.by}. The "
-    "match probability is the probability, given the image, of its own caption "
-    f"among all captions.</p>{gallery}"
-  )
-
-
-def _scores(suspects: Suspects, pair) -> str:
-  """Returns the score that orders a pair, then its match probability."""
-  shown = dict.fromkeys((suspects.by, MATCH))
-  return "<br>".join(
-    f"{name.replace('_', ' ')} {suspects.scores[name][pair]:.1e}"
-    for name in shown
+  rather = [""] * len(suspects.pair)
+  rather[: len(worst)] = subject.captions(pairs.ids.text[best])
+  labels = dict.fromkeys((suspects.by, MATCH))
+  return Listing(
+    "suspects",
+    "Suspected label noise",
+    f"<p>{WHY[suspects.by]} Go through them in this order, mark the captions "
+    "that are wrong, and stop where most are right. Then save the marked rows, "
+    "and correct or remove them in your data. The match probability is the "
+    "probability, given the image, of its own caption among all captions.</p>",
+    "suspects.csv",
+    {**columns(subject, suspects), "rather": rather},
+    subject.photos.of_pairs[suspects.pair],
+    {
+      **({} if names else {"pair": "pair"}),
+      "rather": "rather:",
+      **{name: name.replace("_", " ") for name in labels},
+    },
+    [
+      ("most suspicious first", None, False),
+      ("least similar to its caption first", "own_similarity", False),
+      ("least probable match first", MATCH, False),
+      *([("by name", "key", False)] if names else []),
+      ("by caption", "caption", False),
+    ],
   )
 
 

@@ -9,6 +9,7 @@ import make_pairs
 import make_photos
 import numpy as np
 import pytest
+import read_page
 from repository import CLIP
 
 from nuclr_jax import popularity
@@ -133,8 +134,16 @@ class TestFolder:
     page = (written / "popularity.html").read_text()
     assert "2 images without a caption" in page
     assert "1 images and captions that were rejected" in page
-    assert "exact copy of scan (1).jpg" in page
-    assert "<b>cat.jpg</b><br>two cats<br>exact copy of dog.jpg" in page
+    listed = read_page.lists(written / "popularity.html")["duplicates"]
+    copies = {
+      key: (kind, nearest, caption)
+      for key, kind, nearest, caption in zip(
+        *(listed[x] for x in ("key", "kind", "nearest", "caption")),
+        strict=True,
+      )
+    }
+    assert copies["scan.jpg"] == ("exact", "scan (1).jpg", "")
+    assert copies["cat.jpg"] == ("exact", "dog.jpg", "two cats")
 
   def test_no_pairs_leave_nothing(self, tmp_path):
     with pytest.raises(ValueError, match="none of 2 images has a caption"):
@@ -242,7 +251,7 @@ def test_no_duplicates():
   found = duplicates.find(given)
   assert not found.clusters and (found.nearest == -1).all()
   assert all(len(x) == 0 for x in duplicates.columns(given, found).values())
-  assert "0 clusters" in duplicates.section(given, found)
+  assert "0 clusters" in duplicates.listing(given, found).about
 
 
 @pytest.mark.parametrize("few", [20, 19])

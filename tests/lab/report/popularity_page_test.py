@@ -7,6 +7,7 @@ import re
 import make_pairs
 import numpy as np
 import pytest
+import read_page
 
 from nuclr_jax import popularity
 from nuclr_jax.lab import files
@@ -65,19 +66,56 @@ def test_summary_agrees_with_the_tables(run):
   assert summary["converged"]
 
 
-def test_the_page_shows_all_galleries(run):
-  folder, _, _, path = run
-  page = path.read_text()
-  for side in ("image", "text"):
-    for title in (
-      f"Most popular {side}s",
-      f"Least popular {side}s",
-      f"Near-duplicate {side}s",
-    ):
-      assert title in page
-  assert page.count("Suspected label noise") == 1
-  assert page.count("data:image/png") > 100
+def test_the_page_has_all_lists(run):
+  """What to do comes first, what the solver counted last."""
+  folder, _, found, path = run
+  text = read_page.parsed(path).text
+  places = [
+    text.index(x)
+    for x in (
+      "What to do",
+      "Suspected label noise",
+      "Near-duplicate images",
+      "Popular images",
+      "Popular texts",
+      "Near-duplicate texts",
+      "iterations",
+    )
+  ]
+  assert places == sorted(places)
+  assert text.index("Find wrong captions") < text.index("Look at duplicates")
   assert (folder / "popularity" / "zeta.png").stat().st_size > 5000
+  common = json.loads(read_page.parsed(path).scripts["common"])
+  assert len(common["thumbnails"]) > 100
+  assert all(
+    x.startswith("data:image/png") for x in common["thumbnails"].values()
+  )
+  photos = [x[""][0] for x in read_page.lists(path).values() if x[""]]
+  assert {str(x) for x in photos} <= common["thumbnails"].keys()
+
+
+@pytest.mark.parametrize("name", ["suspects", "duplicates", "images", "texts"])
+def test_lists_have_the_rows_of_tables(run, name):
+  folder, _, found, path = run
+  rows = table(folder / "popularity" / f"{name}.csv")
+  listed = read_page.lists(path)[name]
+  if name in ("images", "texts"):  # the most popular first
+    rows.sort(key=lambda x: -float(x["zeta_exact"]))
+    zeta = np.array([float(x["zeta_exact"]) for x in rows])
+    expected = np.exp((zeta - np.median(zeta)) / found.temperature)
+    np.testing.assert_allclose(listed["popularity"], expected, rtol=1e-4)
+  assert len(listed["caption"]) == len(rows)
+  common = set(rows[0] if rows else ()) & set(listed)
+  assert not rows or {"caption", "cluster", "pair"} & common
+  for column in common - {"key"}:
+    if name == "duplicates":  # clusters are in another order inside
+      continue
+    values = [x[column] for x in rows]
+    if isinstance(listed[column][0], str):
+      assert listed[column] == values
+    else:
+      values = np.array(values, float)
+      np.testing.assert_allclose(listed[column], values, rtol=1e-5, atol=1e-7)
 
 
 def test_the_file_for_warm_starts_has_all_ids_of_the_run(run):
@@ -109,6 +147,56 @@ def test_suspects_of_a_run_are_far_from_their_neighbours(run):
     assert float(row["neighbours_distance"]) == pytest.approx(
       np.mean(expected), abs=0.02
     )
+
+
+def written(tmp_path, image, text, **options):
+  """The text of the page, and the summary, of given embeddings."""
+  np.savez(tmp_path / "x.npz", image=image, text=text, **options)
+  given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+  path = popularity_page.write(given, tmp_path)
+  summary = json.loads(path.with_name("summary.json").read_text())
+  return read_page.parsed(path).text, summary
+
+
+class TestDoubts:
+  """What the page warns of."""
+
+  def test_nothing(self, tmp_path):
+    text = make_pairs.unit_rows(3, 60, 8)
+    image = text + 0.2 * make_pairs.unit_rows(4, 60, 8)
+    said, summary = written(tmp_path, image, text)
+    assert "useless" not in said and "most of the data" not in said
+    assert 0.8 < summary["duplicates_threshold"] < 1
+    assert "near_copies" in summary and summary["near_copies"] < 6
+
+  def test_equal_weights(self, tmp_path):
+    """A model whose embeddings are all nearly the same ranks nothing."""
+    ones = np.ones((60, 8))
+    image = ones + 0.01 * make_pairs.unit_rows(3, 60, 8)
+    text = ones + 0.01 * make_pairs.unit_rows(4, 60, 8)
+    said, summary = written(tmp_path, image, text)
+    assert "The order of suspects is useless" in said
+    for side in ("image", "text"):
+      assert f"The ranking of {side}s is useless" in said
+    # At 1 - temperature / 2, all 60 would be near-duplicates.
+    assert summary["near_copies"] < 6
+
+  def test_no_two_are_told_apart(self, tmp_path):
+    ones = np.ones((60, 8))
+    image = ones + 1e-6 * make_pairs.unit_rows(3, 60, 8)
+    text = ones + 1e-6 * make_pairs.unit_rows(4, 60, 8)
+    said, summary = written(tmp_path, image, text)
+    assert "Near copies cannot be told from other images" in said
+    assert summary["near_copies"] == 0
+    assert "duplicates_threshold" not in summary
+
+  def test_most_are_copies(self, tmp_path):
+    text = make_pairs.unit_rows(3, 60, 8)
+    image = make_pairs.unit_rows(5, 20, 8)[np.arange(60) % 20]
+    image = image + 1e-3 * make_pairs.unit_rows(4, 60, 8)
+    said, summary = written(tmp_path, image, text)
+    assert summary["near_copies"] == 60 and summary["duplicate_clusters"] == 20
+    assert "60 of 60 images are near-duplicates by this threshold" in said
 
 
 class TestFiles:
