@@ -110,7 +110,7 @@ class TestCommands:
     )
     assert result.returncode == 0, result.stderr
     page = (tmp_path / "run" / "popularity" / "popularity.html").read_text()
-    assert page.count("<img") > 8
+    assert page.count("data:image/") > 8
     printed = dict(
       line.split()
       for line in result.stdout.splitlines()

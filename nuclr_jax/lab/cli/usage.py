@@ -188,7 +188,7 @@ nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
   --embeddings takes the embeddings of any model: an .npz file with the arrays
   image and text, both [pairs, dim]; two files, image.npy,text.npy; or a folder
   written by nuclr embed. The folder popularity/ in the workdir gets tables, a
-  plot, and a page of the most and least popular samples.
+  plot, and a page to look through, mark rows of, and save these as CSV.
 nuclr popularity --model=minilm --input=texts.txt --workdir=runs/texts \\
   --temperature=0.05
   Of a file with a text on each line, which of them are popular among the others

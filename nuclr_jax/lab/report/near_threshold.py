@@ -15,7 +15,7 @@ from nuclr_jax.lab.report import cells
 
 log = logging.getLogger(__name__)
 
-NEIGHBOURS = 16  # of a row, beyond which copies of it hardly reach
+NEIGHBOURS = (8, 16)  # of a row, beyond which copies of it hardly reach
 CHANCE = 1e-3  # of a row to have a neighbour nearer than the threshold
 SHARE = 0.1  # of the rows, in dense regions, that may have a larger chance
 NEARER = 0.5  # times as far as the last neighbour, at most
@@ -28,6 +28,7 @@ class Threshold(NamedTuple):
 
   similarity: float  # above 1 if no similarity is safe
   dimension: float | None  # of the data around a row; None without a derivation
+  neighbours: int = 0  # of a row, from which it is derived
 
   @property
   def known(self) -> bool:
@@ -59,11 +60,15 @@ def derive(
   neighbours tells. Groups of more near copies hide themselves if they have more
   than a `SHARE` of the rows.
 
+  Where rows come in groups of about k, the distances jump from one neighbour to
+  the next one, which looks like a single dimension, and t is too small. So
+  there are two k, and the larger t counts.
+
   Args:
     embedding: Unit-norm embeddings of one side.
     partner: The other side's id for each row, as `near_duplicates.clusters`
       takes it: rows of one partner are no neighbours here.
-    temperature: Of up to `NEIGHBOURS` rows, nothing can be derived, and the
+    temperature: Of up to 16 rows, nothing can be derived, and the
       threshold is 1 - temperature / 2, above which the loss can hardly tell two
       rows apart.
     content: Equal numbers for exact copies, which count once.
@@ -78,7 +83,7 @@ def derive(
     >>> x /= np.linalg.norm(x, axis=1, keepdims=True)
     >>> found = derive(x, temperature=0.07)
     >>> round(found.similarity, 2), round(found.dimension)
-    (0.99, 6)
+    (0.98, 6)
     >>> derive(x[:5], temperature=0.07)
     Threshold(similarity=0.965, dimension=None)
   """
@@ -92,32 +97,32 @@ def derive(
   distance = _distances(embedding, partner)
   if distance is None:
     return Threshold(1 - temperature / 2, None)
-  distance = distance[distance[:, -1] > LEAST]
-  half, k = NEIGHBOURS // 2, NEIGHBOURS
-  if len(distance):
+  best = Threshold(np.inf, None)
+  for k in NEIGHBOURS:
+    apart = distance[distance[:, k - 1] > LEAST, :k]
+    if not len(apart):
+      continue
     # The maximum-likelihood estimate of 1 / m from the neighbours from the
     # middle one on is distributed as a mean of exponentials. Its median is not
     # moved by the rows that have many copies.
-    far = np.log(
-      distance[:, -1:] / np.maximum(distance[:, half - 1 : -1], 1e-9)
-    )
+    half = k // 2
+    far = np.log(apart[:, -1:] / np.maximum(apart[:, half - 1 : -1], 1e-9))
     inverse = (far.sum(axis=1) + (half - 1) * far[:, 0]) / (k - half)
     shift = special.gammaincinv(k - half, 0.5) / (k - half)
     dimension = float(shift / np.median(inverse))
     nearest = (1 - (1 - CHANCE) ** (1 / (k - 1))) ** (1 / dimension)
-    least = min(nearest, NEARER) * float(np.quantile(distance[:, -1], SHARE))
-    if least > LEAST:
-      similarity = 1 - least**2 / 2
-      log.info(
-        "%s are near-duplicates from a similarity of %.6g", of, similarity
-      )
-      return Threshold(similarity, dimension)
+    least = min(nearest, NEARER) * float(np.quantile(apart[:, -1], SHARE))
+    if least > LEAST and 1 - least**2 / 2 < best.similarity:
+      best = Threshold(1 - least**2 / 2, dimension, k)
+  if best.known:
+    log.info("%s are near-duplicates from %.6g on", of, best.similarity)
+    return best
   log.warning(
     "near copies cannot be told from the neighbours of %s, which are too "
     "similar: only exact copies are duplicates",
     of,
   )
-  return Threshold(np.inf, None)
+  return best
 
 
 def _distances(
@@ -125,9 +130,9 @@ def _distances(
 ) -> Float[np.ndarray, "anchors neighbours"] | None:
   """Returns the distances of sampled rows to their nearest ones, in order.
 
-  None if one of them has fewer than `NEIGHBOURS` others.
+  None if one of them has too few others.
   """
-  n, k = len(x), NEIGHBOURS
+  n, k = len(x), max(NEIGHBOURS)
   if n <= k:
     return None
   size = min(n, ANCHORS, max(2**7, cells.SAMPLED // n))
@@ -170,8 +175,8 @@ def in_words(found: Threshold, of: str) -> str:
   return text + (
     f"This is derived from how far apart these {of} are: for nine of ten, the "
     f"chance that a different one is as near by accident is {CHANCE:.1%} or "
-    f"less if the {NEIGHBOURS} nearest ones spread evenly; and no copy is "
-    "farther away than half the distance to the last of these."
+    f"less if the {found.neighbours} nearest ones spread evenly; and no copy "
+    "is farther away than half the distance to the last of these."
   )
 
 

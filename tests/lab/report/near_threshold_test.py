@@ -29,9 +29,9 @@ def planted(base, copies, edit, seed=0):
   return x, np.r_[np.arange(len(base)), source]
 
 
-def classes(n, dim, seed=0):
-  random = np.random.default_rng(seed)
-  middle = random.normal(size=(n // 20, dim))
+def classes(n, dim, size=20):
+  random = np.random.default_rng(0)
+  middle = random.normal(size=(n // size, dim))
   return unit(middle[np.arange(n) % len(middle)] + 0.3 * unit_noise(n, dim))
 
 
@@ -55,6 +55,7 @@ def linked(x, found):
 CASES = {
   "even": make_pairs.unit_rows(0, 400, 32),
   "classes": classes(400, 32),
+  "small classes": classes(400, 32, size=11),
   "few dimensions": flat(400, 32),
 }
 
