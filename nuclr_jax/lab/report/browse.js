@@ -328,7 +328,9 @@ function save(list) {
 }
 
 // Lists open as they come near, so that the page is there at once.
-document.body.append(saved);
+// The bar is the last in the page, so that it sticks to the bottom everywhere.
+document.addEventListener("DOMContentLoaded",
+  () => document.body.append(saved));
 const near = new IntersectionObserver(entries => {
   for (const x of entries)
     if (x.isIntersecting) {

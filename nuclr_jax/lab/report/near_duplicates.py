@@ -45,8 +45,8 @@ def clusters(
       not linked, whose clusters are then of rows that training takes for
       negatives of each other. (A training makes images of one text similar,
       although they are not copies.) None links rows whatever their partners.
-    threshold: The least cosine similarity of a link, in (0, 1]; at
-      1 - temperature / 2 the loss can hardly tell two samples apart.
+    threshold: The least cosine similarity of a link, greater than 0 (see
+      `near_threshold.derive`); above 1, only exact copies are linked.
     content: Equal numbers for exact copies, which are always linked. None
       knows of no copies.
     of: What the rows are, for log lines.

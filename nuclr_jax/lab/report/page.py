@@ -28,7 +28,7 @@ NO_NETWORK = (
 )
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
-       margin: 2rem auto; padding: 0 1rem; color: #222; }
+       margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff; }
 h1, h2 { font-weight: 600; } h2 { margin-top: 2.5rem; }
 table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0;
        text-align: left; vertical-align: top; }

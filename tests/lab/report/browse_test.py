@@ -157,6 +157,8 @@ result.pictures = list.cards.querySelectorAll("img.small").length;
 const boxes = list.cards.querySelectorAll("input");
 for (const i of [3, 4, 10]) boxes[i].click();
 result.saved = saved.textContent;
+await new Promise(done => setTimeout(done, 100));
+result.last = document.body.lastElementChild.id;
 list.search.value = "FOLDER/1";
 list.search.dispatchEvent(new Event("input"));
 result.filtered = of(list);
@@ -218,6 +220,8 @@ class TestBrowser:
     assert CAPTIONS[1] in seen["cardText"] and NAMES[1] in seen["cardText"]
 
   def test_a_filter_keeps_marks(self, seen):
+    # The bar is the last in the page, also below what follows the lists.
+    assert seen["last"] == "saved"
     expected = [x for x, name in zip(CAPTIONS, NAMES, strict=True)
                 if "folder/1" in name]  # fmt: skip
     assert seen["filtered"] == expected and len(expected) == 3
