@@ -85,7 +85,7 @@ def derive(
     >>> round(found.similarity, 2), round(found.dimension)
     (0.98, 6)
     >>> derive(x[:5], temperature=0.07)
-    Threshold(similarity=0.965, dimension=None)
+    Threshold(similarity=0.965, dimension=None, neighbours=0)
   """
   from scipy import special  # slow to import
 
@@ -109,7 +109,7 @@ def derive(
     far = np.log(apart[:, -1:] / np.maximum(apart[:, half - 1 : -1], 1e-9))
     inverse = (far.sum(axis=1) + (half - 1) * far[:, 0]) / (k - half)
     shift = special.gammaincinv(k - half, 0.5) / (k - half)
-    dimension = float(shift / np.median(inverse))
+    dimension = float(shift / max(np.median(inverse), 1e-9))
     nearest = (1 - (1 - CHANCE) ** (1 / (k - 1))) ** (1 / dimension)
     least = min(nearest, NEARER) * float(np.quantile(apart[:, -1], SHARE))
     if least > LEAST and 1 - least**2 / 2 < best.similarity:

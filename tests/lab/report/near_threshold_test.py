@@ -129,6 +129,13 @@ def test_exact_copies_and_partners_are_no_neighbours():
   )
 
 
+def test_rows_that_are_all_equally_far_apart():
+  """No chance of a nearer one: half of their distance, the root of 2."""
+  found = near_threshold.derive(np.eye(40, dtype=np.float32), temperature=TAU)
+  assert found.similarity == pytest.approx(1 - (2**0.5 / 2) ** 2 / 2)
+  assert "farther away than half" in near_threshold.in_words(found, "images")
+
+
 @pytest.mark.parametrize("rows", [2, 16])
 def test_few_rows_tell_nothing(rows):
   found = near_threshold.derive(CASES["even"][:rows], temperature=TAU)

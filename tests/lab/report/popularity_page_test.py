@@ -290,6 +290,18 @@ class TestFiles:
     # Both stop at a residual of 1e-3, times the temperature.
     np.testing.assert_allclose(found, exact.zeta.text, atol=1e-4)
 
+  def test_the_page_has_both_ends_of_many(self, tmp_path, monkeypatch):
+    monkeypatch.setattr("nuclr_jax.lab.report.popularity_page.ENDS", 4)
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    path = popularity_page.write(given, tmp_path)
+    rows = table(tmp_path / "popularity" / "texts.csv")
+    rows.sort(key=lambda x: -float(x["zeta_exact"]))
+    expected = [x["caption"] for x in rows[:4] + rows[-4:]]
+    assert read_page.lists(path)["texts"]["caption"] == expected
+    text = read_page.parsed(path).text
+    assert "leaves out 12 in the middle, which texts.csv has" in text
+
   def test_texts_that_look_like_formulas(self, tmp_path):
     """A spreadsheet takes them for text, and readers get them as they were."""
     texts = ["=1+1", "@A1", "+1", "-1+2", "\t=1", "\r=1", "  =1", "'tis", "''"]
