@@ -202,16 +202,12 @@ def _step(found: Solved, listing: Listing) -> tuple[str, str]:
       "Look at texts that are nearly the same.",
       f"{listing.size:,} texts in {len(found.alike.clusters):,} clusters.",
     )
-  if listing.name == "texts":
-    return (
-      "See which texts are popular.",
-      "The first ones suit many images or texts, such as generic captions and "
-      "boilerplate; the least popular ones suit hardly any but their own.",
-    )
+  many = {"texts": "images", "images": "captions"}[listing.name]
   return (
-    "See which images are popular.",
-    "The first ones suit many captions, such as placeholders and collages; the "
-    "least popular ones suit hardly any but their own.",
+    f"See which {listing.name} are popular.",
+    f"The first ones suit many {'texts' if found.subject.of_texts else many}, "
+    "such as generic ones; the least popular ones suit hardly any but their "
+    "own.",
   )
 
 

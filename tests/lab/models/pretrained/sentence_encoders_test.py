@@ -10,6 +10,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import read_page
 from repository import CLIP, GOLDEN
 from safetensors import numpy as safetensors
 
@@ -345,7 +346,9 @@ class TestTexts:
     assert "texts.csv" in files and "images.csv" not in files
     summary = json.loads((page.parent / "summary.json").read_text())
     assert (summary["pairs"], summary["texts"]) == (4, 3)
-    assert "images" not in page.read_text()
+    said = read_page.parsed(page).text
+    assert "See which texts are popular" in said and "images" not in said
+    assert list(read_page.lists(page)) == ["texts", "text_duplicates"]
 
   def test_of_a_model_with_images(self, tmp_path):
     """Its text tower embeds texts, too, into the space of both."""
