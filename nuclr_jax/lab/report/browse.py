@@ -94,25 +94,11 @@ def sections(
   if pictures is not None and pictures.ndim >= 3:
     for i, x in zip(photo.tolist(), pictures, strict=True):
       thumbnails[i] = page.thumbnail(x)
-  parts = [f"<style>{_read('browse.css')}</style>"]
-  digest = hashlib.sha256()
+  parts, digest = [f"<style>{_read('browse.css')}</style>"], hashlib.sha256()
   for x in listings:
     data = _json(rows[x.name])
     digest.update(data.encode())
-    left = x.size - head(x, ROWS).size
-    more = (
-      f"<p>The page has {x.size - left:,} of the {x.size:,} rows; "
-      f"{html.escape(x.source)} has all.</p>"
-      if left
-      else ""
-    )
-    parts.append(
-      f"<section class=list id={x.name}><h2>{html.escape(x.title)}</h2>"
-      f"{x.about}{more}"
-      "<noscript><p class=wrong>Without JavaScript, the rows are only in "
-      f"{html.escape(x.source)}.</p></noscript></section>"
-      f"<script type=application/json id=rows-{x.name}>{data}</script>"
-    )
+    parts.append(_section(x, data))
   digest.update(_json(texts).encode())
   common = texts | {"thumbnails": thumbnails, "digest": digest.hexdigest()[:16]}
   parts.append(
@@ -120,6 +106,26 @@ def sections(
     f"<script>{_read('browse.js')}</script>"
   )
   return parts
+
+
+def _section(listing: Listing, data: str) -> str:
+  """Returns the section that the script fills; without rows, there is none."""
+  source, size = html.escape(listing.source), listing.size
+  text = f"<h2>{html.escape(listing.title)}</h2>{listing.about}"
+  if size > ROWS:
+    text += (
+      f"<p>The page has {ROWS:,} of the {size:,} rows; {source} has all.</p>"
+    )
+  if size:
+    text += (
+      "<noscript><p class=wrong>Without JavaScript, the rows are only in "
+      f"{source}.</p></noscript>"
+    )
+  return (
+    f"<section {'class=list ' if size else ''}id={listing.name}>{text}"
+    f"</section><script type=application/json id=rows-{listing.name}>{data}"
+    "</script>"
+  )
 
 
 def num_characters(texts: Sequence[str]) -> int:

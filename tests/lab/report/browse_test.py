@@ -134,6 +134,15 @@ def test_rows_beyond_the_limit_are_named(monkeypatch, tmp_path):
   assert read_page.lists(tmp_path / "x.html")["suspects"]["key"] == NAMES[:5]
 
 
+def test_a_list_without_rows_has_no_controls(tmp_path):
+  empty = browse.head(listing(), 0)
+  page.write(tmp_path / "x.html", "x", browse.sections([empty], lambda x: None))
+  found = read_page.parsed(tmp_path / "x.html")
+  (attrs,) = (x for tag, x in found.tags if tag == "section")
+  assert attrs == {"id": "suspects"} and "about" in found.text
+  assert read_page.lists(tmp_path / "x.html")["suspects"]["caption"] == []
+
+
 def test_thumbnails_are_those_of_first_rows(monkeypatch):
   """Of both ends where each caption is shown once, of the first of groups."""
   monkeypatch.setattr(browse, "THUMBNAILS", 4)
