@@ -275,7 +275,7 @@ def _alike(subject: Subject, texts: SidePage, alike: Alike) -> Listing:
   said = near_threshold.in_words(alike.threshold, "texts").replace(
     "copies have", "duplicates have"
   )
-  names = [x for x in ("cluster", "id", "key", "caption", "pairs")]
+  names = "cluster", "id", "key", "caption", "pairs"
   return Listing(
     "text_duplicates",
     title,
