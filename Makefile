@@ -18,6 +18,7 @@
 # make audit: look for known vulnerabilities of these versions.
 # make parity: compare the encoders with PyTorch's, in a separate environment.
 # make torch: test weights in PyTorch's own format, in that environment.
+# make trackers: test W&B, trackio and MLflow, in a separate environment.
 # make beam: test ingest with Apache Beam, in a separate environment: Beam needs
 # older protobuf and Pillow than the files have.
 
@@ -68,7 +69,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile \
   --no-loadscope-reorder
 
 .PHONY: demo icons test test_core test_studies lint docs lock audit oldest \
-  nightly parity torch beam
+  nightly parity torch trackers beam
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
@@ -173,6 +174,16 @@ torch: .venv-parity/parity.stamp
 	@echo "installing the packages and PyTorch into .venv-parity"
 	@test -x .venv-parity/bin/python || $(PYTHON) -m venv .venv-parity
 	@.venv-parity/bin/python -m pip install --quiet --editable ".[parity,test]"
+	touch $@
+
+trackers: .venv-trackers/trackers.stamp
+	.venv-trackers/bin/python -m pytest tests/lab/train/trackers_test.py
+
+.venv-trackers/trackers.stamp: pyproject.toml
+	@echo "installing the packages, W&B, trackio and MLflow into .venv-trackers"
+	@test -x .venv-trackers/bin/python || $(PYTHON) -m venv .venv-trackers
+	@.venv-trackers/bin/python -m pip install --quiet \
+	  --editable ".[mlflow,test,trackio,wandb]"
 	touch $@
 
 beam: .venv-beam/beam.stamp

@@ -131,11 +131,11 @@ LIBRARIES = {"np", "numpy", "shutil", "safetensors", "parquet", "os", "figure"}
 SAFE = {"replacing", "fresh_folder", "complete_folder", "new_folder"}
 # Functions that need not do so.
 MAY_WRITE = {
-  "distributed.check_shared": "the name is random, and `files` comes later",
   "checkpoint._plain": "in a folder for temporary files, which is new",
+  "distributed.check_shared": "the name is random, and `files` comes later",
   "pytorch._rewrite": "in a folder for temporary files, which is new",
-  "records._open_tensorboard": "the name is random",
   "tfds_reader.record_writer": "its callers are looked at",
+  "trackers.tensorboard": "the name is random",
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from nuclr_jax import checks
 from nuclr_jax.checks import Count, Natural, NonNegative, Positive, Seed
-from nuclr_jax.lab.ranges import Workers
+from nuclr_jax.lab.ranges import Tracker, Workers
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ KEYS = dict(
   max_checkpoints=(2, Count),
   keep_best=(None, str | None),  # keep the state with the best such score
   num_workers=(0, Workers),  # processes that make batches; 0 = threads
+  # services that show the metrics beside TensorBoard, see `train.trackers`
+  trackers=((), tuple[Tracker, ...]),
   # what a run begins with beside weights: popularity.npz of another run,
   # "counts", "exact", "exact_u" or "pass_u", and "moments"; see
   # `warm_start.parse`

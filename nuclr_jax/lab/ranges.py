@@ -7,7 +7,7 @@ before anything else could notice it. Limits are far above published models.
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from nuclr_jax.checks import Range
+from nuclr_jax.checks import Range, one_of
 
 
 def up_to(most: int, *, least: int = 1) -> Any:
@@ -22,6 +22,7 @@ def up_to(most: int, *, least: int = 1) -> Any:
 
 
 Workers = up_to(1_024, least=0)  # processes of a machine
+Tracker = one_of(("mlflow", "trackio", "wandb"))
 Layers = up_to(1_000)  # of a tower, or of one of its stages
 Blocks = up_to(1_000, least=0)  # of a tower that may have none
 Width = up_to(2**17)  # of features, and the number of heads

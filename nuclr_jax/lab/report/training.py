@@ -22,6 +22,7 @@ from nuclr_jax.lab.train import (
   extend,
   loop,
   records,
+  trackers,
 )
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.types import Sides, both
@@ -83,6 +84,7 @@ def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
   ]
   path = workdir / "report.html"
   page.write(path, workdir.name, sections)
+  trackers.show(workdir, parts.settings, sorted(plots.glob("*.png")))
   log.info("wrote %s", files.remote.original(path))
   return path
 

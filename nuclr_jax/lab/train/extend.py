@@ -70,6 +70,17 @@ def epochs_before(workdir: pathlib.Path, settings: Settings) -> float | None:
   return before if settings.num_epochs > before else None
 
 
+def is_scored(workdir: pathlib.Path, settings: Settings) -> bool:
+  """Returns whether a run has its final scores, and is not to be extended.
+
+  Args:
+    workdir: Folder of a run, whose config is not replaced yet; may be missing.
+    settings: The settings that it is to go on with.
+  """
+  finished = (workdir / records.METRICS).exists()
+  return finished and epochs_before(workdir, settings) is None
+
+
 def begin(
   workdir: pathlib.Path,
   parts: Experiment,

@@ -38,6 +38,7 @@ from nuclr_jax.lab.train import (
   records,
   recovery,
   resume,
+  trackers,
 )
 from nuclr_jax.lab.train.batches import open_batches
 from nuclr_jax.lab.train.build import Experiment
@@ -136,10 +137,10 @@ def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
     metrics = evaluate(parts, mesh, shown)
     metrics |= _diagnosed(run, last, shown)
     run.keep_if_best(last, train_state, metrics)
-  with records.open_recorder(workdir, start_step=last) as recorder:
+  settings = parts.settings
+  with records.open_recorder(workdir, settings, start_step=last) as recorder:
     recorder.write(last, metrics)
-  examples_seen = last * parts.settings.batch_size
-  counts = {"step": last, "examples_seen": examples_seen}
+  counts = {"step": last, "examples_seen": last * settings.batch_size}
   files.write_json(metrics_file, counts | metrics)
   return Result(shown, counts | metrics, True)
 
@@ -255,6 +256,7 @@ def _prepare(
   distributed.check_shared(workdir)
   distributed.check_same("config", settings.recorded)
   records.check_replaceable(workdir)
+  trackers.check(settings.trackers)
   fresh = not checkpoint.steps(workdir)
   others = {} if parts is None else {ANOTHER_CONFIG: parts.settings.recorded}
   # A run that was killed before its first checkpoint may have a best state.
@@ -262,8 +264,7 @@ def _prepare(
     recorded = extend.lengthened(records.read_config(workdir), settings)
     others[f"{workdir} holds a run with another config"] = recorded
     records.check_own_parts(workdir, parts.own() if parts else ())
-  scored = (workdir / records.METRICS).exists()
-  scored &= extend.epochs_before(workdir, settings) is None
+  scored = extend.is_scored(workdir, settings)
   records.check_same_run(settings.recorded, others, scored=scored)
   with distributed.first_before_others("data"):
     parts = parts or build.build(settings, data_dir=data_dir, fresh=fresh)
@@ -304,15 +305,14 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
   """
   parts, settings, manager = run.parts, run.parts.settings, run.manager
   first, last = int(train_state.step), parts.num_steps
-  batch_size, sizes = settings.batch_size, parts.data.train.sizes
   period = validation_period(
     eval_every=settings.eval_every,
     eval_every_epochs=settings.eval_every_epochs,
-    steps_per_epoch=sizes.num_pairs // batch_size,
+    steps_per_epoch=parts.data.train.sizes.num_pairs // settings.batch_size,
   )
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, run.mesh)
   new_statistics = recalibrate.of_run(parts, run.mesh)
-  clock = progress.start_clock(num_steps=last, batch_size=batch_size)
+  clock = progress.start_clock(num_steps=last, batch_size=settings.batch_size)
   # (step, metrics) since the last line of the log, also of an earlier process.
   window = resume.window(manager, first)
   positions = resume.positions(manager, first)
@@ -329,7 +329,7 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
   log.info("compiling the first step, which may take minutes")
   with (
     journal.keep(run.workdir, run.mesh, step=first),
-    records.open_recorder(run.workdir, start_step=first) as recorder,
+    records.open_recorder(run.workdir, settings, start_step=first) as recorder,
     open_batches(parts, run.mesh, first, at=positions) as (batches, now_at),
     distributed.stop_on_signal(first, last) as stop_requested,
   ):

@@ -6,11 +6,8 @@ from functools import partial
 import json
 import logging
 import math
-import os
 import pathlib
-import time
 from typing import Any, NamedTuple
-import uuid
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +15,7 @@ import jax.numpy as jnp
 from nuclr_jax import checks
 from nuclr_jax.lab import distributed, extensions, files
 from nuclr_jax.lab.config import OWN_PARTS, Config, ConfigError, complete
+from nuclr_jax.lab.train import trackers
 from nuclr_jax.lab.train.settings import Settings, resolve, with_held_out
 from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.types import Metrics
@@ -51,6 +49,7 @@ MAY_DIFFER = (
   "checkpoint_every",
   "max_checkpoints",
   "keep_best",
+  "trackers",
   # What is scored at the end: a wrong name must not cost the run.
   *SCORED,
 )
@@ -60,7 +59,7 @@ MUST_BE_FINITE = ("train/loss", "train/gradient_norm")
 
 
 class Recorder(NamedTuple):
-  """Writes the scalars of a step to a file of JSON lines and to TensorBoard."""
+  """Writes the scalars of a step to a file of JSON lines and to trackers."""
 
   # Writes to `HISTORY`, which is the same for every run with the same seed.
   write: Callable[[int, Metrics], None]
@@ -70,24 +69,22 @@ class Recorder(NamedTuple):
 
 @contextlib.contextmanager
 def open_recorder(
-  workdir: pathlib.Path, *, start_step: int
+  workdir: pathlib.Path, settings: Settings | None = None, *, start_step: int
 ) -> Iterator[Recorder]:
-  """Opens `history.jsonl`, `times.jsonl` and TensorBoard; one process writes.
+  """Opens `history.jsonl`, `times.jsonl` and trackers; one process writes.
 
   Lines for steps after `start_step` are dropped, since these steps are done
   again; a run that starts at step 0 drops all lines.
 
   Args:
     workdir: Folder of the run.
+    settings: The settings of the run, which name services that show it; by
+      default there are none.
     start_step: The step that the run continues from.
   """
   if not distributed.is_first():
     yield Recorder(*[lambda step, metrics: None] * 2)
     return
-
-  # Not at the top: the train step needs no TensorBoard.
-  from tensorboardX.proto.event_pb2 import SessionLog
-  from tensorboardX.proto.summary_pb2 import Summary
 
   kept = start_step if start_step > 0 else -1  # the last step to keep
 
@@ -95,18 +92,14 @@ def open_recorder(
     metrics = {name: float(value) for name, value in metrics.items()}
     file.write(json.dumps({"step": step} | metrics) + "\n")
     file.flush()
-    values = [
-      Summary.Value(tag=name, simple_value=x) for name, x in metrics.items()
-    ]
-    add_event(step=step, summary=Summary(value=values))
+    for hand_on in tracked:
+      hand_on(step, metrics)
 
   with contextlib.ExitStack() as stack:
-    add_event = stack.enter_context(
-      _open_tensorboard(files.folder_in(workdir, "tensorboard"))
-    )
-    # TensorBoard hides what an earlier process has written from this step on.
-    start = SessionLog(status=SessionLog.START)
-    add_event(step=kept + 1, session_log=start)
+    tracked = [
+      stack.enter_context(x)
+      for x in trackers.open_all(workdir, settings, kept=kept)
+    ]
     writers = []
     for name in (HISTORY, TIMES):
       rows = [x for x in read_history(workdir, name) if x["step"] <= kept]
@@ -115,29 +108,6 @@ def open_recorder(
       file = stack.enter_context(files.open_in_place(workdir / name, "a"))
       writers.append(partial(write, file))
     yield Recorder(*writers)
-
-
-@contextlib.contextmanager
-def _open_tensorboard(folder: pathlib.Path) -> Iterator[Callable[..., None]]:
-  """Yields a function that adds an event, and writes it at once.
-
-  tensorboardX's `SummaryWriter` writes in a thread, which a full disk ends; the
-  run would then wait for it forever.
-  """
-  from tensorboardX.event_file_writer import EventsWriter
-  from tensorboardX.proto.event_pb2 import Event
-
-  # By default, the name of a file is the second in which it is opened.
-  events = EventsWriter(os.fspath(folder / "events"), f".{uuid.uuid4().hex}")
-
-  def add(**event):
-    events.write_event(Event(wall_time=time.time(), **event))
-    events.flush()
-
-  try:
-    yield add
-  finally:
-    events.close()
 
 
 def read_history(
