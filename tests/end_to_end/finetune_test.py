@@ -1,14 +1,17 @@
 """Fine-tuning from end to end: train, export, and train on from there."""
 
+import pathlib
 import re
 import shutil
 
+from huggingface_hub import ModelCard
 import jax
 import numpy as np
 import pytest
 from repository import PUBLISHED, ROOT
 from safetensors import numpy as safetensors
 import shapes
+import stand_in_hub
 import warm
 
 from nuclr_jax.lab import ingest, models
@@ -106,6 +109,37 @@ def test_a_smoke_run_learns_and_classifies(run):
   assert losses[-1] < 0.9 * losses[0]
   assert 0 <= metrics["test/zero_shot_smoke_classes/top1"] <= 1
   assert metrics[SCORE] > 2 / 24
+
+
+def test_a_run_is_published(run, exported, tmp_path):
+  """With what was exported, and a card; and not at all without a token."""
+
+  def push(**more):
+    words = [f"--workdir={run[0]}", "--repo=me/photos", "--license=mit"]
+    command = ["-m", "nuclr_jax.lab.cli.main", "push", *words]
+    return warm.run(command, cwd=tmp_path, env=hub.environment | more)
+
+  with stand_in_hub.running(tmp_path / "hub") as hub:
+    hub.token = "secret"
+    nobody = push()
+    assert nobody.returncode == 1 and "run hf auth login" in nobody.stderr
+    assert "401" in push(HF_TOKEN="wrong").stderr
+    assert not (hub.folder / "me").exists()
+    done = push(HF_TOKEN="secret")
+  assert done.returncode == 0, done.stderr
+  published = hub.folder / "me" / "photos"
+  for path in filter(pathlib.Path.is_file, exported.rglob("*")):
+    name = path.relative_to(exported)
+    assert (published / name).read_bytes() == path.read_bytes(), name
+  card = (published / "README.md").read_text()
+  head = ModelCard(card).data
+  assert head.license == "mit" and head.library_name == "transformers"
+  scores = {x.metric_name: x.metric_value for x in head.eval_results}
+  assert (
+    scores["test/smoke/mean_recall@1"] == run[1]["test/smoke/mean_recall@1"]
+  )
+  assert "clip, temperature" in card and "96 pairs of smoke" in card
+  assert '"weight_average": 0.9' in card
 
 
 @pytest.fixture(scope="module")

@@ -1,92 +1,26 @@
-"""The Hugging Face hub, by a local server that speaks its protocol.
-
-The client is `huggingface_hub` itself. For a file it asks
-`/OWNER/NAME/resolve/main/FILE`, with HEAD and then with GET; the server's
-headers say which commit it is, and what is missing.
-"""
+"""Models of the Hugging Face hub, by a stand-in of it."""
 
 from collections.abc import Iterator
-from http import server
 import pathlib
 import shutil
-import threading
 
 import make_captioned
 import numpy as np
 import pytest
 from repository import CLIP, GOLDEN, ROOT
+import stand_in_hub
 import warm
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-class Handler(server.SimpleHTTPRequestHandler):
-  """Serves a folder with OWNER/NAME/FILE."""
-
-  folder: pathlib.Path
-  asked: list[str]
-  token: str | None = None
-
-  def do_HEAD(self):
-    self.answer(body=False)
-
-  def do_GET(self):
-    self.answer(body=True)
-
-  def answer(self, *, body: bool) -> None:
-    repository, _, name = self.path.strip("/").partition("/resolve/main/")
-    path = self.folder / repository / name
-    if body:
-      self.asked.append(f"{repository}/{name}")
-    if self.token and self.headers["Authorization"] != f"Bearer {self.token}":
-      self.reply(401, {"X-Error-Code": "GatedRepo"})
-    elif not (self.folder / repository).is_dir():
-      self.reply(404, {"X-Error-Code": "RepoNotFound"})
-    elif not path.is_file():
-      self.reply(404, {"X-Error-Code": "EntryNotFound"})
-    else:
-      content = path.read_bytes()
-      headers = {"ETag": f'"{hash(content):x}"', "X-Repo-Commit": COMMIT}
-      self.reply(200, headers, content, body)
-
-  def reply(self, status, headers, content=b"", body=False) -> None:
-    self.send_response(status)
-    for name, value in headers.items():
-      self.send_header(name, value)
-    self.send_header("Content-Length", str(len(content)))
-    self.end_headers()
-    if body:
-      self.wfile.write(content)
-
-  def log_message(self, *_):
-    pass
 
 
 @pytest.fixture
-def hub(tmp_path) -> Iterator[type[Handler]]:
+def hub(tmp_path) -> Iterator[type[stand_in_hub.Handler]]:
   """A hub with a model that has weights in Flax's own format only."""
   model = tmp_path / "hub" / "team" / "clip"
   shutil.copytree(CLIP, model)
   (model / "model.safetensors").unlink()
   shutil.copy(GOLDEN / "flax_files" / "clip" / "flax_model.msgpack", model)
-
-  class Hub(Handler):
-    folder = tmp_path / "hub"
-    asked: list[str] = []
-
-  with server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as running:
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    Hub.environment = {
-      "HF_ENDPOINT": f"http://127.0.0.1:{running.server_port}",
-      "HF_HOME": str(tmp_path / "cache"),
-      # Whatever this machine has set.
-      "HF_HUB_OFFLINE": "0",
-      "HF_TOKEN": "",
-      "NO_PROXY": "127.0.0.1",
-      "no_proxy": "127.0.0.1",
-    }
-    yield Hub
-    running.shutdown()
+  with stand_in_hub.running(tmp_path / "hub") as found:
+    yield found
 
 
 @pytest.fixture

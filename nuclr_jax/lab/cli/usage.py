@@ -14,6 +14,7 @@ from absl import flags
 from nuclr_jax.lab.cli import verbs
 from nuclr_jax.lab.cli.compare import compare
 from nuclr_jax.lab.cli.flags import UsageError
+from nuclr_jax.lab.cli.push import push
 
 
 class Verb(NamedTuple):
@@ -299,6 +300,22 @@ nuclr export --workdir=runs/mine --output=exported --layout=open_clip
   back.
 """,
     must=["output"],
+  ),
+  "push": Verb(
+    push,
+    (
+      *("workdir", "repo", "license", "private", "output", "layout"),
+      *("data_dir", "best", "average", "interpolate"),
+    ),
+    """
+nuclr push --workdir=runs/mine --repo=me/photos --license=apache-2.0
+nuclr push --workdir=runs/mine --repo=me/photos --output=look
+  Exports the model as nuclr export does, writes a card of how it was trained
+  and what it scores, and uploads both as one commit, after hf auth login. With
+  --output, the folder is written for you to look at, and nothing is uploaded.
+""",
+    must=["repo"],
+    either=[("private", "output")],
   ),
   "doctor": Verb(
     verbs.doctor,

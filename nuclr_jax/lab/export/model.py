@@ -21,7 +21,7 @@ its cleaning of captions and the preprocessing of images are written beside the
 weights. `config.model.pretrained` and `--model` read all of them back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 import json
 import logging
@@ -162,7 +162,11 @@ class HFModel(NamedTuple):
 
 
 def write_model(
-  model: Exported, folder: str | os.PathLike, *, layout: str = LAYOUTS[0]
+  model: Exported,
+  folder: str | os.PathLike,
+  *,
+  layout: str = LAYOUTS[0],
+  add: Callable[[pathlib.Path], None] = lambda folder: None,
 ) -> str | pathlib.Path:
   """Writes a model in another library's layout, all of it or nothing.
 
@@ -170,6 +174,7 @@ def write_model(
     model: The model; its towers are those of `models.towers`.
     folder: The folder to make, here or in a bucket; it must not exist.
     layout: "hugging_face" or "open_clip".
+    add: Writes more files to the folder, before it gets its name.
 
   Returns:
     The folder's path, in full.
@@ -190,7 +195,7 @@ def write_model(
   for difference in elsewhere.differences(model.resize, [layout]):
     log.warning("%s", difference)
   if layout == "open_clip":
-    return _write_open_clip(model, image, text, folder)
+    return _write_open_clip(model, image, text, folder, add)
   _check_features(image, text)
   is_clip = bool(image.get("norm_before")), text["name"] == "clip_text"
   is_siglip = _attends(image), text["name"] == "siglip_text"
@@ -226,6 +231,7 @@ def write_model(
       _write_loader(work, *kinds)
     _write_preprocessing(folders.image, image, model)
     _write_tokenizer(folders.text, model.tokenizer, layout)
+    add(work)
     files.write_digests(work)
   return folder
 
@@ -308,7 +314,7 @@ def _crops(resize: Resize) -> bool:
   return resize.mode in ("crop", "crop_torchvision")
 
 
-def _write_open_clip(model: Exported, image, text, folder):
+def _write_open_clip(model: Exported, image, text, folder, add):
   """Writes a folder that OpenCLIP opens as `local-dir:` and its path."""
   projections = {x for x in model.params if "projection" in x}
   dim = text.get("width", 1)  # what is not projected has this width
@@ -350,6 +356,7 @@ def _write_open_clip(model: Exported, image, text, folder):
     files.write_text(work / OPEN_CLIP_CONFIG, json.dumps(config, indent=2))
     _write_tensors(work / OPEN_CLIP_WEIGHTS, tensors)
     _write_tokenizer(work, model.tokenizer, LAYOUTS[1])
+    add(work)
     files.write_digests(work)
   return folder
 

@@ -183,9 +183,9 @@ def section(
     random: What `chances` returned.
     alarms: What the newest diagnostics warn of.
   """
-  scores = metrics or _newest(history)
+  scores = metrics or newest(history)
   names = records.headlines(scores)[:MOST]
-  what = [html.escape(x) for x in _what(workdir, parts, metrics, history)]
+  what = [html.escape(x) for x in described(workdir, parts, metrics, history)]
   text = f"<p>{'<br>'.join(what)}</p>"
   if names:
     rows = [
@@ -206,8 +206,12 @@ def section(
   return text + (f"<ul>{items}</ul>" if items else "")
 
 
-def _newest(history) -> Metrics:
-  """Returns the newest value of each metric."""
+def newest(history: Sequence[Mapping[str, float]]) -> Metrics:
+  """Returns the newest value of each metric.
+
+  Args:
+    history: The rows of a history.
+  """
   return {name: x for row in history for name, x in row.items()}
 
 
@@ -215,8 +219,20 @@ def _percent(name: str, x: float | None) -> str:
   return "–" if x is None else page.shown_score(name, x)
 
 
-def _what(workdir, parts, metrics, history) -> list[str]:
-  """Says what was trained on what, for how long, where."""
+def described(
+  workdir: pathlib.Path,
+  parts: Experiment,
+  metrics: Metrics | None,
+  history: Sequence[Mapping[str, float]],
+) -> list[str]:
+  """Says what was trained on what, for how long, where: a line for each.
+
+  Args:
+    workdir: Folder of the run.
+    parts: The parts of the run.
+    metrics: The final metrics; None if it has not finished.
+    history: The rows of the history.
+  """
   settings, sizes = parts.settings, parts.data.train.sizes
   recorded = settings.recorded
   objective = recorded["objective"]

@@ -20,7 +20,7 @@ import pytest
 from nuclr_jax.lab import distributed, evaluate, export, progress
 from nuclr_jax.lab import ingest as ingest_room
 from nuclr_jax.lab import report as report_room
-from nuclr_jax.lab.cli import doctor, flags, main, scoring
+from nuclr_jax.lab.cli import doctor, flags, main, push, scoring
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data import embeddings, other_sets, tfds_reader
 from nuclr_jax.lab.ingest import convert, publish
@@ -61,6 +61,7 @@ VALUES = dict(
   interpolate="0.5",
   keep="0.5,0.4,0.3",
   layout="open_clip",
+  license="mit",
   max_pairs="10",
   max_pixels="1000",
   max_size="64",
@@ -72,6 +73,7 @@ VALUES = dict(
   partitions="3",
   prior="counts",
   process_id="1",
+  repo="me/photos",
   score="negcliploss,exact,normsim",
   split="test",
   split_column="part",
@@ -126,6 +128,8 @@ FORMS = [
   ("filter", "config", "output", "score", "target", "keep"),
   ("filter", "model", "input", "output", "score", "target", "keep"),
   ("export", "workdir", "output"),
+  ("push", "workdir", "repo"),
+  ("push", "workdir", "repo", "output"),
   ("doctor",),
 ]
 
@@ -242,6 +246,8 @@ def run(tmp_path_factory):
     (export, "write_training_pairs", counts),
     (export, "model_of_run", "model"),
     (export, "write_model", folder),
+    (push, "check_account", None),
+    (push, "upload", "address"),
     (doctor, "examine", True),
   ]
   with pytest.MonkeyPatch.context() as patch:

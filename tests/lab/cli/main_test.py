@@ -29,8 +29,8 @@ def nuclr(*args):
 WRONG = [  # exit code 2
   (
     [],
-    "needs one of the verbs ingest, convert, train, evaluate, report, "
-    "compare, popularity, embed, filter, export, doctor; see nuclr --help",
+    "needs one of the verbs ingest, convert, train, evaluate, report, compare, "
+    "popularity, embed, filter, export, push, doctor; see nuclr --help",
   ),
   (["trian"], "got trian; did you mean train?"),
   (["train", "again"], "one verb, and flags that begin with --; got "),

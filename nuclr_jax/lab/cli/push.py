@@ -1,0 +1,125 @@
+"""The verb `nuclr push`, its flags, and how it speaks with the hub."""
+
+from collections.abc import Iterator
+import contextlib
+import functools
+import pathlib
+import tempfile
+
+from absl import flags as absl_flags
+
+from nuclr_jax.lab.cli import chosen, flags, verbs
+from nuclr_jax.lab.files import remote
+
+REPO = absl_flags.DEFINE_string(
+  "repo", None, "The name of the model on the Hugging Face hub, OWNER/NAME."
+)
+LICENSE = absl_flags.DEFINE_string(
+  "license",
+  None,
+  "The licence of the model, by the hub's name for it, such as apache-2.0. "
+  "Without one, the card says that there is none.",
+)
+PRIVATE = absl_flags.DEFINE_bool(
+  "private", False, "Let only the owner see a model that is new on the hub."
+)
+
+
+def push() -> None:
+  """Publish the model of a run on the Hugging Face hub, with a card."""
+  from nuclr_jax.lab import export
+  from nuclr_jax.lab.report import model_card
+  from nuclr_jax.lab.train import checkpoint, loop
+
+  repo, output = REPO.value, flags.OUTPUT.value
+  check_name(repo)
+  if output:
+    remote.check_new(output)
+  else:
+    check_account()
+  share = chosen.one_share()
+  options = {"data_dir": flags.DATA_DIR.value} | flags.chosen_state()
+  with (
+    remote.local_folder(verbs.workdir(), choose=checkpoint.of_newest) as run,
+    tempfile.TemporaryDirectory() as place,
+  ):
+    parts, *_ = loop.load(run, pairs=False, **options)
+    folder = export.write_model(
+      export.model_of_run(run, share=share, **options),
+      output or pathlib.Path(place) / "model",
+      layout=flags.LAYOUT.value,
+      add=functools.partial(
+        model_card.write, run, parts, repo=repo, license=LICENSE.value
+      ),
+    )
+    if output:
+      print(f"what would be published as {repo}: {output}")
+    else:
+      print(f"published: {upload(folder, repo, private=PRIVATE.value)}")
+
+
+def check_name(repo: str) -> None:
+  """Raises ValueError if the hub has no such names."""
+  from huggingface_hub.errors import HFValidationError
+  from huggingface_hub.utils import validate_repo_id
+
+  try:
+    validate_repo_id(repo)
+  except HFValidationError as error:
+    raise ValueError(f"--repo={repo}: {error}") from error
+
+
+def check_account() -> None:
+  """Raises ValueError, before the run is read, if nobody is logged in."""
+  from huggingface_hub import HfApi
+
+  with _explained():
+    HfApi().whoami()
+
+
+def upload(folder: pathlib.Path, repo: str, *, private: bool) -> str:
+  """Uploads a folder as one commit; returns the address of the model.
+
+  A model that is there already keeps its history and its other files.
+
+  Args:
+    folder: What to upload.
+    repo: The name of the model.
+    private: Whether only the owner may see it, if it is new.
+  """
+  from huggingface_hub import HfApi
+
+  api = HfApi()
+  with _explained():
+    made = api.create_repo(repo, private=private, exist_ok=True)
+    api.upload_folder(
+      repo_id=made.repo_id,
+      folder_path=folder,
+      commit_message="Add a model trained with nuclr_jax",
+    )
+  return str(made)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+  """Makes errors of the hub's client say what to do."""
+  from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+
+  try:
+    yield
+  except LocalTokenNotFoundError as error:
+    raise ValueError(
+      "nobody is logged in to the hub: run hf auth login, with a token that "
+      "may write; --output=folder writes what would be published"
+    ) from error
+  except HfHubHTTPError as error:
+    status = getattr(error.response, "status_code", None)
+    raise ValueError(
+      f"the hub refuses ({status}): {str(error).splitlines()[0]}; the token of "
+      "hf auth login must be valid and may have to be one that writes, and the "
+      "owner of --repo must be you or a team of yours"
+    ) from error
+  except (OSError, ValueError):
+    raise
+  except Exception as error:  # of whatever library carries the requests
+    raise ConnectionError(f"the hub was not reached: {error}") from error
