@@ -174,7 +174,8 @@ def write_model(
     model: The model; its towers are those of `models.towers`.
     folder: The folder to make, here or in a bucket; it must not exist.
     layout: "hugging_face" or "open_clip".
-    add: Writes more files to the folder, before it gets its name.
+    add: Writes more files to the folder, before it gets its name. They have no
+      digests, since a card may be edited later.
 
   Returns:
     The folder's path, in full.
@@ -231,8 +232,8 @@ def write_model(
       _write_loader(work, *kinds)
     _write_preprocessing(folders.image, image, model)
     _write_tokenizer(folders.text, model.tokenizer, layout)
-    add(work)
     files.write_digests(work)
+    add(work)
   return folder
 
 
@@ -356,8 +357,8 @@ def _write_open_clip(model: Exported, image, text, folder, add):
     files.write_text(work / OPEN_CLIP_CONFIG, json.dumps(config, indent=2))
     _write_tensors(work / OPEN_CLIP_WEIGHTS, tensors)
     _write_tokenizer(work, model.tokenizer, LAYOUTS[1])
-    add(work)
     files.write_digests(work)
+    add(work)
   return folder
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 import json
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from nuclr_jax.lab import files
-from nuclr_jax.lab.export.model import LOADER, OPEN_CLIP_CONFIG
 from nuclr_jax.lab.report import health, opening, page
 from nuclr_jax.lab.train import diagnostics, records
 from nuclr_jax.lab.train.build import Experiment
@@ -19,16 +18,21 @@ NO_LICENSE = (
   "No licence was given: ask the author before you use the model for more than "
   "looking at it."
 )
-LOADING = {
-  "transformers": """\
-```python
-from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-model = AutoModel.from_pretrained("{repo}")
-to_pixels = AutoImageProcessor.from_pretrained("{repo}")
-tokenizer = AutoTokenizer.from_pretrained("{repo}")
-```""",
-  "open_clip": """\
+
+class Loading(NamedTuple):
+  """How a folder that `nuclr export` has written is loaded."""
+
+  file: str  # tells such folders apart
+  library: str | None  # the hub's name of it
+  text: str  # with {repo} for the name of the model
+
+
+LOADING = (
+  Loading(
+    "open_clip_config.json",
+    "open_clip",
+    """\
 ```
 hf download {repo} --local-dir model
 ```
@@ -39,14 +43,31 @@ import open_clip
 model, to_pixels = open_clip.create_model_from_pretrained("local-dir:model")
 tokenizer = open_clip.get_tokenizer("local-dir:model")
 ```""",
-  "two encoders": """\
+  ),
+  Loading(
+    "load.py",
+    None,
+    """\
 ```
 hf download {repo} --local-dir model
 python model/load.py photo.jpg "a dog" "a cat"
 ```
 
 `load.py` has `embed_images` and `embed_texts`.""",
-}
+  ),
+  Loading(
+    "config.json",
+    "transformers",
+    """\
+```python
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+
+model = AutoModel.from_pretrained("{repo}")
+to_pixels = AutoImageProcessor.from_pretrained("{repo}")
+tokenizer = AutoTokenizer.from_pretrained("{repo}")
+```""",
+  ),
+)
 
 
 def write(
@@ -72,10 +93,10 @@ def write(
   history = records.read_history(workdir)
   scores = metrics or opening.newest(history)
   names = [x for x in records.headlines(scores) if x in scores]
-  kind = _kind(folder)
+  loading = next(x for x in LOADING if (folder / x.file).exists())
   data = ModelCardData(
     license=license,
-    library_name=None if kind == "two encoders" else kind,
+    library_name=loading.library,
     pipeline_tag=TASK,
     tags=["nuclr_jax", "contrastive-learning", parts.settings.objective.name],
     model_name=repo.rsplit("/", 1)[-1],
@@ -92,7 +113,7 @@ def write(
     "nuclr_jax.",
     *([] if license else [NO_LICENSE]),
     "## Use it",
-    LOADING[kind].format(repo=repo),
+    loading.text.format(repo=repo),
     f"With nuclr_jax: `nuclr embed --model={repo} --input=photos "
     "--output=embeddings`",
     "## How it was trained",
@@ -104,13 +125,6 @@ def write(
     f"```json\n{json.dumps(parts.settings.recorded, indent=2)}\n```",
   ]
   files.write_text(folder / CARD, "\n\n".join(sections) + "\n")
-
-
-def _kind(folder: pathlib.Path) -> str:
-  """Returns which of `LOADING` opens an exported folder."""
-  if (folder / OPEN_CLIP_CONFIG).exists():
-    return "open_clip"
-  return "two encoders" if (folder / LOADER).exists() else "transformers"
 
 
 def _result(name: str, value: float) -> Any:
