@@ -513,7 +513,7 @@ def test_pictures_are_shown_where_they_are_known(tmp_path):
   request = Request(["similarity"], keep=[0.5])
   filtering.write(request, tmp_path / "kept", embeddings=folder)
   page = (tmp_path / "kept" / "filter.html").read_text()
-  assert page.count("data:image/png") > 50 and "39.jpg" in page
+  assert page.count("data:image/") > 50 and "39.jpg" in page
 
 
 def test_without_tables_copies_are_equal_rows(tmp_path, no_page):
