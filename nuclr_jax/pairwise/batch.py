@@ -197,7 +197,7 @@ def similarity(tile: Tile) -> Float[Array, "images texts"]:
   """Returns the similarities of a tile's images and texts."""
   if tile.similarity is not None:
     return tile.similarity
-  return tiles.matmul(tile.image.vector, tile.text.vector.T)
+  return tiles.product(tile.image.vector, tile.text.vector.T)
 
 
 def similarity_of_one_tile(
@@ -208,10 +208,8 @@ def similarity_of_one_tile(
   Then they need not be computed in each of several passes.
   """
   batch = len(sides.image.own)
-  images = batch // sharding.num_devices(batch)
-  if not tiles.is_one(images, batch, tile):
-    return None
-  return similarity(Tile(*sides))
+  fit = tiles.is_one(batch // sharding.num_devices(batch), batch, tile)
+  return similarity(Tile(*sides)) if fit else None
 
 
 def over_tiles(
@@ -294,11 +292,7 @@ def log_sums_of_devices(sums: Sides) -> Sides:
     sharding.among_all(sums.image.greatest, -jnp.inf),
     sharding.among_all(sums.image.total),
   )
-  stacked = jax.tree.map(lambda *x: jnp.stack(x), image, sums.text)
-  greatest = lax.pmax(stacked.greatest, sharding.axes())
-  total = tiles.at_least(stacked, greatest).total
-  total = lax.psum(total, sharding.axes())
-  return Sides(*map(tiles.LogSum, greatest, total))
+  return tiles.sum_over_devices(sums._replace(image=image))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

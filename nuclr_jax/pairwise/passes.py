@@ -145,12 +145,11 @@ def weighted(
   """
   if contrast_factor is None:
     contrast_factor = each(jnp.ones_like, row_log_weight)
-  sides = each(
-    lambda side, *weights: side._replace(extra=weights),
-    logits.sides,
-    row_log_weight,
-    contrast_factor,
-  )
+
+  def with_weights(side, *weights):
+    return side._replace(extra=weights)
+
+  sides = each(with_weights, logits.sides, row_log_weight, contrast_factor)
   constants = lax.stop_gradient((logits.inputs, sides, logits.similarity))
   out, gradient = _sums_and_gradient(logits.tile, *constants)
   surrogate = batch.with_gradient(
@@ -191,11 +190,11 @@ def _where_negative(logits, x):
 def _add_tile(tile, image_sums, text_sums):
   """Adds the terms of a tile to both sums."""
   logits, sides = _logits(tile), batch.broadcastable(tile)
-  w = each(
-    lambda x, side: _where_negative(x, jnp.exp(x + side.extra[0])),
-    logits,
-    sides,
-  )
+
+  def weight(x, side):
+    return _where_negative(x, jnp.exp(x + side.extra[0]))
+
+  w = each(weight, logits, sides)
   w_logit = each(lambda x, w: _where_negative(x, w * x), logits, w)
   w_contrast = each(lambda w, side: w * side.extra[1], w, sides)
   d_sim = w.image * sides.image.scale + w.text * sides.text.scale
@@ -203,13 +202,13 @@ def _add_tile(tile, image_sums, text_sums):
     weight=jnp.sum(w.image, axis=1),
     logit=jnp.sum(w_logit.image, axis=1),
     contrast=jnp.sum(w_contrast.text, axis=1),
-    vector=tiles.matmul(d_sim, tile.text.vector),
+    vector=tiles.product(d_sim, tile.text.vector),
   )
   of_text = _Sums(
     weight=jnp.sum(w.text, axis=0),
     logit=jnp.sum(w_logit.text, axis=0),
     contrast=jnp.sum(w_contrast.image, axis=0),
-    vector=tiles.matmul(d_sim.T, tile.image.vector),
+    vector=tiles.product(d_sim.T, tile.image.vector),
   )
   add = partial(jax.tree.map, jnp.add)
   return add(image_sums, of_image), add(text_sums, of_text)

@@ -70,12 +70,12 @@ def _sum_and_gradient(f, tile, vectors, params, sides):
     )
     d_sim, d_params = pull_back(jnp.ones_like(values))
     of_image = (
-      tiles.matmul(d_sim, tile.text.vector),
+      tiles.product(d_sim, tile.text.vector),
       jnp.sum(values, axis=1),
       d_params,
     )
     nothing = jnp.zeros_like(tile.text.own)
-    of_text = tiles.matmul(d_sim.T, tile.image.vector), nothing, ()
+    of_text = tiles.product(d_sim.T, tile.image.vector), nothing, ()
     add = partial(jax.tree.map, jnp.add)
     return add(image_sums, of_image), add(text_sums, of_text)
 

@@ -196,7 +196,7 @@ def _log_sums(batch, memory, log_ratio) -> tuple[Sides, Sides, Sides]:
       old_zeta, scale, d = (x[:, None] for x in memory[1:])
       zeta, row_scale, _ = (x[None] for x in row[1:])
       out = same | (scale * row_scale == 0) | (d == jnp.inf)
-      sim = tiles.matmul(memory.vector, row.vector.T)  # [memory, batch]
+      sim = tiles.product(memory.vector, row.vector.T)  # [memory, batch]
       logits = (sim - old_zeta) * row_scale
       as_anchor, _ = add(as_anchor, jnp.where(out, -jnp.inf, logits))
       logits = (sim - zeta) * scale - d
