@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import importlib.util
 from typing import NamedTuple
 
-from experiments.step_time.precision import PRESETS
+from experiments.step_time.common import ALGORITHMS
 
 # Numbers, against closed forms and the official PyTorch losses.
 TESTS = (
@@ -87,7 +87,7 @@ def full() -> list[Part]:
       "precisions",
       batch_sizes="512,2048,8192",
       dims="512",
-      precisions=",".join(PRESETS),
+      precisions=",".join(ALGORITHMS),
       rounds=3,
       seconds=0.3,
     ),
@@ -113,7 +113,7 @@ def full() -> list[Part]:
       "large",
       batch_sizes="32768,65536",
       dims="512",
-      precisions=",".join(PRESETS),
+      precisions=",".join(ALGORITHMS),
       rounds=2,
       seconds=0.3,
     ),

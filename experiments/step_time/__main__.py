@@ -14,6 +14,7 @@ from experiments import harness
 from experiments.harness import markdown
 from experiments.harness.plots import new_figure
 from experiments.harness.statistics import MISSING
+from experiments.step_time import common
 from nuclr_jax.lab import files
 
 HERE = pathlib.Path(__file__).parent
@@ -95,6 +96,33 @@ def precision_table(precision: dict) -> str:
   ]
   header = ["precision", "d", "similarity", "exp(similarity / 0.01), relative"]
   return markdown.table(header, rows)
+
+
+def algorithms_table(found: dict, precision: dict) -> str:
+  """Shows what bounds the loss of a large batch, by the algorithm."""
+  errors = {
+    row["precision"]: row["relative_error_of_exp"]
+    for row in precision["rows"]
+    if row["dim"] == found["dim"]
+  }
+  lines = {}
+  for row in found["rows"]:
+    algorithm = row["algorithm"]
+    if algorithm == "library":  # its passes are counted
+      name, unit, passes, known = "library", "bf16", 1, "bf16 x 3"
+    else:
+      unit, passes, name = common.ALGORITHMS[algorithm]
+      known = name
+    start = [name, f"{errors[known]:.1e}", unit]
+    start.append(cell(passes * row["tflop"], 1))
+    line = lines.setdefault(name, [*start, cell(row["ms_of_flops"], 0)])
+    line += [cell(row["gb"], 0), cell(row["ms_of_bytes"], 0)]
+    line.append(cell(row["ms"], 0))
+  header = ["precision", "exp(similarity / 0.01), relative", "unit", "Tflop"]
+  header.append("ms of flops")
+  for name in dict.fromkeys(row["objective"] for row in found["rows"]):
+    header += [f"{name}: GB", f"{name}: ms of bytes", f"{name}: bound, ms"]
+  return markdown.table(header, list(lines.values()))
 
 
 def target_table(results: list[dict]) -> str:
@@ -485,6 +513,7 @@ def tables() -> dict[str, str]:
     "neighbours": neighbours_table(read("neighbours_cpu")),
     "filtering": filtering_table(read("filtering_cpu")),
     "precision": precision_table(read("precision")),
+    "algorithms": algorithms_table(read("algorithms"), read("precision")),
     "program": program_table(read("program")),
     "other programs": other_programs_table(read("program")),
     "budget": budget_table(read("program")),

@@ -13,8 +13,9 @@ update of the state.
 The forms are timed in alternation in each round; a ratio is the median of the
 rounds' ratios. `temporary_mib` is what XLA allocates in addition to arguments
 and results. A form that would not fit is compiled (for its memory) but not run.
-On a GPU, --precisions=BF16_BF16_F32_X6,BF16_BF16_F32_X3 adds `tiles` with
-products of several bf16 passes, which CPUs do not have.
+Products are those of the library, which depend on the device. On a GPU,
+--precisions=F32,BF16_BF16_F32_X6 adds `tiles` in true float32 and with products
+of six bf16 passes, which CPUs do not have.
 """
 
 import functools
@@ -72,11 +73,9 @@ def ids_of(batch: int, step: int) -> np.ndarray:
 
 
 class Jax:
-  """The objective of this library with a given tile size."""
+  """The objective of this library with a given tile size, and products."""
 
-  def __init__(
-    self, batch: int, dim: int, tile: int, precision=tiles.PRECISION
-  ):
+  def __init__(self, batch: int, dim: int, tile: int, products=None):
     objective = objectives.nuclr(
       num_pairs=NUM_PAIRS.value,
       zeta=zeta_rules.batch(
@@ -87,9 +86,10 @@ class Jax:
 
     vectors, ids = embeddings(batch, dim), ids_of(batch, 0)
     state = jax.eval_shape(lambda: objective.init()[1])
-    with mock.patch.multiple(
-      tiles, CPU_TILE=tile, TILE=tile, PRECISION=precision
-    ):
+    patch = dict(CPU_TILE=tile, TILE=tile)
+    if products:
+      patch["product"] = functools.partial(jnp.matmul, precision=products)
+    with mock.patch.multiple(tiles, **patch):
       lowered = common.loss_step(objective).lower(state, vectors, ids)
     self.step, self.init = lowered.compile(), objective.init
     memory = self.step.memory_analysis()
@@ -159,17 +159,17 @@ class Products:
 
   def __init__(self, tile: int):
     def first(rows, columns, row_sums, column_sums):
-      sim = tiles.matmul(rows, columns.T)
+      sim = tiles.product(rows, columns.T)
       return row_sums + sim.sum(axis=1), column_sums
 
     def second(rows, columns, row_sums, column_sums):
-      sim = tiles.matmul(rows, columns.T)
-      row_sums += tiles.matmul(sim, columns)
-      return row_sums, column_sums + tiles.matmul(sim.T, rows)
+      sim = tiles.product(rows, columns.T)
+      row_sums += tiles.product(sim, columns)
+      return row_sums, column_sums + tiles.product(sim.T, rows)
 
     def one_tile(image, text):
-      sim = tiles.matmul(image, text.T)
-      return tiles.matmul(sim, text), tiles.matmul(sim.T, image)
+      sim = tiles.product(image, text.T)
+      return tiles.product(sim, text), tiles.product(sim.T, image)
 
     def step(image, text):
       if tiles.is_one(len(image), len(text), tile):
@@ -245,9 +245,8 @@ def make_forms(batch: int, dim: int) -> dict:
     "products": Products(tile),
   }
   for name in PRECISIONS.value:
-    preset = jax.lax.DotAlgorithmPreset[name]
     try:
-      forms[f"tiles {name}"] = Jax(batch, dim, tile, preset)
+      forms[f"tiles {name}"] = Jax(batch, dim, tile, common.named(name))
     except (ValueError, jax.errors.JaxRuntimeError) as error:
       log.warning("%s is left out: %s", name, error)
   try:

@@ -4,9 +4,9 @@ python -m experiments.step_time.precision  # prints JSON
 
 The vectors have unit norm and a common direction. CPUs have none of these
 precisions, so their rounding is emulated: `bf16` and `tf32` round both
-operands, `bf16 x 3` and `bf16 x 6` add the products of their leading parts.
-Sums are float32. Errors are against float64. On a GPU, --on_device measures
-the products that it has, `PRESETS`.
+operands, `bf16 x 3` and others add the products of their leading parts. Sums
+are float32. Errors are against float64. On a GPU, --on_device measures the
+products that it has, and `library`, that of the losses.
 """
 
 import functools
@@ -18,14 +18,13 @@ import ml_dtypes
 import numpy as np
 
 from experiments.harness import benchmark
+from experiments.step_time import common
+from nuclr_jax.pairwise import tiles
 
 DIMS = flags.DEFINE_list("dims", ["256", "512"], "Widths of embeddings.")
 ROWS = flags.DEFINE_integer("rows", 2048, "Vectors on each side.")
 ON_DEVICE = flags.DEFINE_bool("on_device", False, "Products of the device.")
 TEMPERATURE = 0.01
-# Products of float32 on the tensor cores of GPUs, in one pass or in several.
-PRESETS = ("BF16_BF16_F32_X6", "TF32_TF32_F32_X3", "BF16_BF16_F32_X3")
-PRESETS += ("TF32_TF32_F32", "BF16_BF16_F32")
 
 
 def bf16(x: np.ndarray) -> np.ndarray:
@@ -39,21 +38,23 @@ def tf32(x: np.ndarray) -> np.ndarray:
   return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def parts(x: np.ndarray) -> list[np.ndarray]:
-  """Splits each float32 into three bf16 numbers that add up to it."""
+def parts(x: np.ndarray, rounded=bf16) -> list[np.ndarray]:
+  """Splits each float32 into three rounded numbers that add up to it."""
   split = []
   for _ in range(3):
-    split.append(bf16(x))
+    split.append(rounded(x))
     x = x - split[-1]
   return split
 
 
-def passes(a: np.ndarray, b: np.ndarray, depth: int) -> np.ndarray:
+def passes(
+  a: np.ndarray, b: np.ndarray, depth: int, rounded=bf16
+) -> np.ndarray:
   """Sums the products of parts i and j with i + j < depth, smallest first.
 
   Depth 2 has three products, depth 3 has six.
   """
-  a, b = parts(a), parts(b)
+  a, b = parts(a, rounded), parts(b, rounded)
   pairs = [(i, j) for i in range(depth) for j in range(depth) if i + j < depth]
   return sum(a[i] @ b[j].T for i, j in sorted(pairs, key=sum, reverse=True))
 
@@ -61,32 +62,29 @@ def passes(a: np.ndarray, b: np.ndarray, depth: int) -> np.ndarray:
 FORMS = {
   "float32": lambda a, b: a @ b.T,
   "bf16 x 6": lambda a, b: passes(a, b, 3),
+  "tf32 x 3": lambda a, b: passes(a, b, 2, tf32),
   "bf16 x 3": lambda a, b: passes(a, b, 2),
   "tf32": lambda a, b: tf32(a) @ tf32(b).T,
   "bf16": lambda a, b: bf16(a) @ bf16(b).T,
 }
 
 
-def on_device(a: np.ndarray, b: np.ndarray, *, preset: str) -> np.ndarray:
-  """Computes the products on JAX's device; "F32" stands for true float32."""
-  if preset == "F32":
-    precision = jax.lax.Precision.HIGHEST
-  else:
-    precision = jax.lax.DotAlgorithmPreset[preset]
-  return np.asarray(
-    jax.jit(jnp.matmul, static_argnames="precision")(
-      a, b.T, precision=precision
-    )
-  )
+def on_device(a: np.ndarray, b: np.ndarray, *, product) -> np.ndarray:
+  """Computes a product on JAX's device."""
+  return np.asarray(jax.jit(product)(a, b.T))
 
 
 def forms() -> dict:
   """Returns the products that are measured, by name."""
   if not ON_DEVICE.value:
     return FORMS
+  products = {
+    name: functools.partial(jnp.matmul, precision=common.named(name))
+    for name in common.ALGORITHMS
+  } | {"library": tiles.product}
   return {
-    name: functools.partial(on_device, preset=name)
-    for name in ("F32", *PRESETS)
+    name: functools.partial(on_device, product=product)
+    for name, product in products.items()
   }
 
 

@@ -79,7 +79,7 @@ def main(argv) -> None:
       for name, objective in all_objectives(dim).items():
         if NAMES.value and name not in NAMES.value:
           continue
-        with targets.tiles_of(target), jax.set_mesh(mesh):
+        with jax.set_mesh(mesh):
           row = measure(objective, mesh, batch, dim)
         where = {"target": target, "batch_size": batch, "objective": name}
         rows.append(where | row)

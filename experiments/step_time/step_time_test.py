@@ -10,7 +10,7 @@ import warm
 
 from experiments.harness import markdown
 from experiments.step_time import __main__ as report
-from experiments.step_time import common, precision, program
+from experiments.step_time import common, program
 from nuclr_jax.lab.config import load_config
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -127,7 +127,7 @@ def test_the_precisions_of_the_device():
   found = run("precision", on_device=True, dims=16, rows=64)
   error = {row["precision"]: row for row in found["rows"]}
   assert error["F32"]["error"] < 1e-6
-  assert set(error) == {"F32", *precision.PRESETS}
+  assert set(error) == {*common.ALGORITHMS, "library"}
   for row in error.values():
     assert row.get("refused") or row["error"] < 1e-2
 
@@ -136,14 +136,38 @@ def test_precision():
   found = run("precision", dims=16, rows=64)
   error = {row["precision"]: row["error"] for row in found["rows"]}
   assert error["bf16 x 6"] < error["bf16 x 3"] < error["tf32"] < error["bf16"]
+  assert error["tf32 x 3"] < error["bf16 x 3"]
   assert error["bf16"] < 2**-7  # two roundings to eight bits
+
+
+def test_the_library_takes_the_fastest_product_that_is_precise_enough():
+  """Of an H100, by the stored errors and by what bounds the loss."""
+  errors = {}
+  for row in report.read("precision")["rows"]:
+    known = errors.setdefault(row["precision"], [])
+    known.append(row["relative_error_of_exp"])
+  for name in ("clip", "nuclr"):
+    bounds = {
+      row["algorithm"]: row["ms"]
+      for row in report.read("algorithms")["rows"]
+      if row["objective"] == name
+    }
+    precise = {
+      algorithm
+      for algorithm, (*_, known) in common.ALGORITHMS.items()
+      if max(errors[known]) < 1e-3
+    }
+    assert "TF32_TF32_F32" not in precise and "BF16_BF16_F32_X3" in precise
+    assert max(errors["bf16 x 3"]) < 1e-3  # the library's
+    assert bounds["library"] < min(bounds[x] for x in precise)
+    assert bounds["library"] < 250 < bounds["F32"]
 
 
 def test_the_recipe_is_the_one_of_the_config():
   config = load_config("cc3m").objective
   found = dict(config.zeta) | {"rate": config.zeta.rate.value}
   assert config.name == "nuclr"
-  assert found == {"name": "queue"} | common.MEMORY
+  assert found == {"name": "queue"} | common.QUEUE
   assert {x: config[x] for x in common.RECIPE} == common.RECIPE
 
 

@@ -1,16 +1,13 @@
 """Descriptions for XLA's compilers of machines that are not available."""
 
-import contextlib
 import os
 import re
-from unittest import mock
 
 import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from nuclr_jax import sharding
-from nuclr_jax.pairwise import tiles
 
 # What XLA must know about the GPU, from its data sheet and CUDA's limits.
 H200 = """
@@ -38,6 +35,12 @@ platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 8 }
 device_description_str: "NVIDIA H200"
 """
+# An H100 has the same cores, and less memory, which is slower.
+H100 = (
+  H200.replace("4800000000000", "3350000000000")
+  .replace("150000000000", "85000000000")
+  .replace("H200", "H100")
+)
 
 
 def prepare() -> None:
@@ -65,21 +68,12 @@ def devices(target: str) -> list:
     return jax.devices("cpu")[: int(cpu[1] or 1)]
   if target == "v5e":  # the smallest slice has four
     return devices("v5e:2x2")[:1]
-  gpu = re.fullmatch(r"(?:(\d+)x)?h200", target)
+  gpu = re.fullmatch(r"(?:(\d+)x)?(h[12]00)", target)
   if not gpu:
     return topologies.get_topology_desc(target, platform="tpu").devices
   return topologies.get_topology_desc(
     target,
     platform="cuda",
     topology=f"1x1x{gpu[1] or 1}",
-    target_config=H200,
+    target_config={"h100": H100, "h200": H200}[gpu[2]],
   ).devices
-
-
-def tiles_of(target: str, tile: int = tiles.TILE) -> contextlib.ExitStack:
-  """Sets the tile for a target, since JAX sees only the CPU."""
-  stack = contextlib.ExitStack()
-  if not target.endswith("cpu"):
-    patch = dict(CPU_TILE=tile, TILE=tile)
-    stack.enter_context(mock.patch.multiple(tiles, **patch))
-  return stack

@@ -35,12 +35,49 @@ print("compiled")
 """
 
 
-@pytest.mark.skipif(
+# XLA forgets JAX's presets of precision where devices share a product. What its
+# library calls multiply must be bfloat16 then, or products are TF32.
+PRODUCTS = """
+import re, sys
+from experiments.step_time import targets
+targets.prepare()
+import jax
+from nuclr_jax import objectives
+from tests.helpers.make_step import trace_step
+
+mesh = targets.mesh(sys.argv[1])
+with jax.set_mesh(mesh):
+  traced = trace_step(objectives.clip(), mesh, 512, 64)
+text = traced.lower().compile().as_text()
+types = dict(re.findall(r"%([\\w.-]+) = (\\w+)\\[", text))
+calls = re.findall(r"custom-call\\(%([\\w.-]+), %([\\w.-]+).*__cublas", text)
+print(len(calls), *{types[name] for call in calls for name in call})
+"""
+needs_compilers = pytest.mark.skipif(
   not any(map(importlib.util.find_spec, PLUGINS)),
   reason="needs the extra `compilers`",
 )
-def test_a_strided_convolution_compiles():
+
+
+def output_of(code, *words):
+  """What a process of its own prints."""
   done = subprocess.run(
-    [sys.executable, "-c", STRIDED], cwd=ROOT, capture_output=True, text=True
+    [sys.executable, "-c", code, *words],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
   )
-  assert done.stdout == "compiled\n", done.stderr[-2000:]
+  assert done.returncode == 0, done.stderr[-2000:]
+  return done.stdout.split()
+
+
+@needs_compilers
+def test_a_strided_convolution_compiles():
+  assert output_of(STRIDED) == ["compiled"]
+
+
+@needs_compilers
+@pytest.mark.parametrize("target", ["h100", "2xh100"])
+def test_products_of_the_loss_are_of_bfloat16(target):
+  count, *types = output_of(PRODUCTS, target)
+  assert int(count) >= 3 and types == ["bf16"]

@@ -14,7 +14,8 @@ softmax-like objective needs two passes over these logits:
    same pass), and the sums over anchors that per-contrast state needs.
 
 Both work tile by tile (see `tiles`), in float32 or better whatever the dtype of
-the embeddings: memory is O(batch dim + tile^2). If one tile holds all, the
+the embeddings, with the products that suit the device (`tiles.product`): memory
+is O(batch dim + tile^2). If one tile holds all, the
 similarities are computed once for both passes. On a mesh each device has the
 rows of its images and gathers all texts, once; the gradients of the texts are
 scattered back, and what is one number per row is on every device. The gradient

@@ -1,6 +1,5 @@
 """The logits of all pairs, and the two passes over their exponentials."""
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -68,8 +67,7 @@ def logits(
     lambda vector, side: (vector, side.scale), batch.embeddings(pairs), sides
   )
   sides = lax.stop_gradient(sides)
-  similarity = batch.similarity_of_one_tile(sides, tile)
-  return Logits(inputs, sides, similarity, tile)
+  return Logits(inputs, sides, batch.similarity_of_one_tile(sides, tile), tile)
 
 
 def log_sum_exp(logits: Logits) -> Sides:
@@ -88,12 +86,8 @@ def log_sum_exp(logits: Logits) -> Sides:
     Array([-1.3068528, -1.3068528, -1.3068528], dtype=float32)
   """
 
-  def step(tile, image_sums, text_sums):
-    logits = _logits(tile)
-    return (
-      tiles.add_terms(image_sums, logits.image, axis=1),
-      tiles.add_terms(text_sums, logits.text, axis=0),
-    )
+  def step(tile, *sums):
+    return each(tiles.add_terms, Sides(*sums), _logits(tile), Sides(1, 0))
 
   sums = batch.over_tiles(
     step,
@@ -143,8 +137,7 @@ def weighted(
     >>> print(out.surrogate, out.mean_logit.image)  # 3 rows x 2 sides
     6.0 [-2. -2. -2.]
   """
-  if contrast_factor is None:
-    contrast_factor = each(jnp.ones_like, row_log_weight)
+  contrast_factor = contrast_factor or each(jnp.ones_like, row_log_weight)
 
   def with_weights(side, *weights):
     return side._replace(extra=weights)
@@ -210,8 +203,7 @@ def _add_tile(tile, image_sums, text_sums):
     contrast=jnp.sum(w_contrast.image, axis=0),
     vector=tiles.product(d_sim.T, tile.image.vector),
   )
-  add = partial(jax.tree.map, jnp.add)
-  return add(image_sums, of_image), add(text_sums, of_text)
+  return jax.tree.map(jnp.add, (image_sums, text_sums), (of_image, of_text))
 
 
 def _zero(side: batch.Side) -> _Sums:

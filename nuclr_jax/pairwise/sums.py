@@ -76,8 +76,7 @@ def _sum_and_gradient(f, tile, vectors, params, sides):
     )
     nothing = jnp.zeros_like(tile.text.own)
     of_text = tiles.product(d_sim.T, tile.image.vector), nothing, ()
-    add = partial(jax.tree.map, jnp.add)
-    return add(image_sums, of_image), add(text_sums, of_text)
+    return jax.tree.map(jnp.add, (image_sums, text_sums), (of_image, of_text))
 
   def zero(side):
     return jax.tree.map(jnp.zeros_like, (side.vector, side.own, side.extra))
