@@ -15,12 +15,12 @@ softmax-like objective needs two passes over these logits:
 
 Both work tile by tile (see `tiles`), in float32 or better whatever the dtype of
 the embeddings, with the products that suit the device (`tiles.product`): memory
-is O(batch dim + tile^2). If one tile holds all, the
-similarities are computed once for both passes. On a mesh each device has the
-rows of its images and gathers all texts, once; the gradients of the texts are
-scattered back, and what is one number per row is on every device. The gradient
-of the second pass treats the weights as constants, so its own derivative would
-be wrong: differentiating twice raises an error.
+is O(batch dim + tile^2). If one tile holds all, the similarities are computed
+once for both passes. On a mesh each device has the rows of its images and
+gathers all texts, once; the gradients of the texts are scattered back, and what
+is one number per row is on every device. The gradient of the second pass treats
+the weights as constants, so its own derivative would be wrong: differentiating
+twice raises an error.
 """
 
 from nuclr_jax.pairwise.batch import (

@@ -93,8 +93,7 @@ def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
   """
 
   def step(tile, image_count, text_count):
-    count = jnp.sum(is_negative(tile), axis=1)
-    return image_count + count, text_count
+    return image_count + jnp.sum(is_negative(tile), axis=1), text_count
 
   def zero(side):
     return jnp.zeros_like(side.valid, int)

@@ -32,7 +32,7 @@ def no_option():
 
 
 def mesh_of(kind):
-  device = AbstractDevice(kind, 1, "gpu")
+  device = AbstractDevice(kind, 1, "tpu" if "TPU" in kind else "gpu")
   types = (AxisType.Auto, AxisType.Auto)
   return AbstractMesh((1, 1), sharding.AXES, types, abstract_device=device)
 
@@ -44,6 +44,7 @@ def products(f, *args, kind=H100, platform="cuda"):
   text = traced.lower(lowering_platforms=(platform,)).as_text()
   names = {
     r"precision = \[HIGHEST, HIGHEST\]": TRUE,
+    r"precision = \[HIGH, HIGH\]": FAST,  # on TPUs
     r"xbf16>, tensor<\d+x\d+xbf16>\) -> tensor<\d+x\d+xf32>": FAST,
   }
   lines = [x for x in text.splitlines() if " stablehlo.dot_general" in x]

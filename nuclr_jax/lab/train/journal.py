@@ -60,6 +60,7 @@ def describe(mesh: Mesh) -> dict[str, Any]:
     "platform": platform.platform(),
     "python": platform.python_version(),
     "versions": dict(zip(LIBRARIES, map(_version, LIBRARIES), strict=True)),
+    "matmul_precision": jax.config.jax_default_matmul_precision,
     "commit": commit(),
   }
 
