@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import inspect
 import logging
+import shutil
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ from nuclr_jax.popularity.progress import slices as slices
 
 # What a clock measures; the remaining time is that of the steps.
 PARTS = ("data", "evaluation", "saving")
+
+REDRAWN = 0.2  # seconds between two states of the line that is redrawn
 
 # Kinds of characters that are escaped: controls, marks of direction and other
 # invisible ones, halves of characters, and ends of lines.
@@ -133,16 +136,62 @@ class _Lines(logging.Formatter):
     return paragraph(super().format(record))
 
 
+class _Terminal(logging.StreamHandler):
+  """Shows log lines, and below them, in a terminal, one line that is redrawn.
+
+  Records that are `live` say what that line says: they are shown only where
+  there is none, in a file or a pipe.
+  """
+
+  def __init__(self):
+    super().__init__()
+    self.width = 0  # of the line that is there now
+    self.drawn = 0.0  # when it was drawn
+
+  def emit(self, record: logging.LogRecord) -> None:
+    """Shows a record."""
+    if not (self.is_live() and getattr(record, "live", False)):
+      self.draw("")
+      super().emit(record)
+
+  def is_live(self) -> bool:
+    """Returns whether a line can be redrawn."""
+    return self.stream.isatty()
+
+  def draw(self, text: str) -> None:
+    """Draws the line in place of the one that is there; "" removes it."""
+    now = time.monotonic()
+    if not (text or self.width) or (text and now < self.drawn + REDRAWN):
+      return
+    with self.lock:
+      self.drawn = now if text else 0.0
+      text = text[: shutil.get_terminal_size().columns - 1]
+      with contextlib.suppress(OSError, ValueError):  # a closed terminal
+        self.stream.write("\r" + text.ljust(self.width))
+        self.stream.write("\r")  # what is printed next takes its place
+        self.stream.flush()
+      self.width = len(text)
+
+
+def _terminal() -> _Terminal | None:
+  """Returns the handler of `log_to_stderr` if its last line can be redrawn."""
+  for handler in logging.getLogger("nuclr_jax").handlers:
+    if isinstance(handler, _Terminal) and handler.is_live():
+      return handler
+  return None
+
+
 def log_to_stderr(*, process: int = 0) -> None:
   """Sends the library's log messages to standard error, with the time.
 
-  Calling it again replaces the handler of the first call.
+  In a terminal, the last line shows how far a run is, and is redrawn. Calling
+  it again replaces the handler of the first call.
 
   Args:
     process: The number of this process. Only process 0 logs more than
       warnings; other processes put their number in front of each line.
   """
-  handler, name = logging.StreamHandler(), f"[process {process}] "
+  handler, name = _Terminal(), f"[process {process}] "
   handler.name = "nuclr_jax"
   line = f"%(asctime)s {name if process else ''}%(message)s"
   handler.setFormatter(_Lines(line, "%H:%M:%S"))
@@ -183,6 +232,14 @@ def every_period(
     thread.join()
 
 
+class _Mark(NamedTuple):
+  """A call of `Clock.show`."""
+
+  time: float
+  step: int
+  loss: float
+
+
 class Clock(NamedTuple):
   """Measures what a run spends its time on; see `start_clock`."""
 
@@ -195,8 +252,9 @@ class Clock(NamedTuple):
 def start_clock(*, num_steps: int, batch_size: int) -> Clock:
   """Starts the clock of a run.
 
-  `show` logs the step, the loss, the speed since the last call and the ETA. It
-  returns `pairs_per_second`, which leaves out evaluation and saving, and
+  `show` logs the step, the loss, the speed since the last call and the ETA; in
+  a terminal, a line with a bar shows them all the time instead. It returns
+  `pairs_per_second`, which leaves out evaluation and saving, and
   `share/<part>`, the share of the time in [0, 1] that each part in `PARTS` and
   "step" took. Speed, ETA and these numbers start with the second call, so that
   compilation does not distort them.
@@ -218,27 +276,44 @@ def start_clock(*, num_steps: int, batch_size: int) -> Clock:
     >>> sorted(clock.show(2, 0.4))[:2]
     ['pairs_per_second', 'share/data']
   """
-  marks = []  # (time, step) of the first call and of the last
+  marks: list[_Mark] = []  # of the first call and of the last
   spent = dict.fromkeys(PARTS, 0.0)  # since the last call
+  ended = dict.fromkeys(PARTS, 0)  # blocks since the last call
 
   @contextlib.contextmanager
   def during(part: str) -> Iterator[None]:
     began = time.monotonic()
+    unfinished = marks and marks[-1].step < num_steps
+    if unfinished and (terminal := _terminal()):
+      terminal.draw(live_line(part, began))
     try:
       yield
     finally:
       spent[part] += time.monotonic() - began
+      ended[part] += 1
+
+  def live_line(part: str, now: float) -> str:
+    """Says how far the run is; each step reads its data once."""
+    first, last = marks[0], marks[-1]
+    step = min(last.step + ended["data"], num_steps)
+    mean = (step - first.step) / max(now - first.time, 1e-9)
+    text = f"{bar(step / num_steps)} step {step}/{num_steps}"
+    text += f"  loss {last.loss:.4f}"
+    if step > first.step:
+      text += f"  {mean * batch_size:,.0f} pairs/s"
+      text += f"  ETA {duration((num_steps - step) / mean)}"
+    return text + ("" if part == "data" else f"  ({part})")
 
   def show(step: int, loss: float) -> dict[str, float]:
     now, numbers = time.monotonic(), {}
     line = f"step {step}/{num_steps} ({100 * step // num_steps} %)"
     line += f"  loss {loss:.4f}"
     if marks:
-      (first_time, first_step), (last_time, last_step) = marks[0], marks[-1]
-      took = max(now - last_time, 1e-9)
+      first, last = marks[0], marks[-1]
+      took = max(now - last.time, 1e-9)
       training = max(took - spent["evaluation"] - spent["saving"], 1e-9)
-      rate = (step - last_step) / training
-      mean = (step - first_step) / max(now - first_time, 1e-9)
+      rate = (step - last.step) / training
+      mean = (step - first.step) / max(now - first.time, 1e-9)
       numbers = {"pairs_per_second": rate * batch_size}
       numbers |= {f"share/{part}": x / took for part, x in spent.items()}
       numbers["share/step"] = 1 - sum(spent.values()) / took
@@ -250,12 +325,28 @@ def start_clock(*, num_steps: int, batch_size: int) -> Clock:
       ]
       line += f"  ({', '.join(waits)})" if waits else ""
       line += f"  ETA {duration((num_steps - step) / mean)}"
-    log.info(line)
+    log.info(line, extra={"live": step < num_steps})
     spent.update(dict.fromkeys(PARTS, 0.0))
-    marks[1:] = [(now, step)]
+    ended.update(dict.fromkeys(PARTS, 0))
+    marks[1:] = [_Mark(now, step, loss)]
     return numbers
 
   return Clock(during, show)
+
+
+def bar(share: float, *, width: int = 20) -> str:
+  """Draws a share as a bar.
+
+  Args:
+    share: The share, in [0, 1].
+    width: The characters of the whole bar.
+
+  Example:
+    >>> bar(0.25, width=8)
+    '[##......]'
+  """
+  done = int(share * width)
+  return f"[{'#' * done}{'.' * (width - done)}]"
 
 
 def hide_what_threads_say() -> None:
