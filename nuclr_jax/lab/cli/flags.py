@@ -356,7 +356,7 @@ def check_values(*, training: bool = False) -> None:
     raise ConfigError("give either --config or --model, not both")
   for key, _, text in (change.partition("=") for change in CHANGES.value):
     _check_text(f"config.{key}", text)
-    if CONFIG.value is None and MODEL.value is None:
+    if not (CONFIG.value or MODEL.value or (training and DATA.value)):
       raise ConfigError(f"--config.{key} needs --config as well")
     for name, keys in CHOSEN.items():
       if key in keys and flags.FLAGS[name].present and not training:
@@ -397,17 +397,14 @@ def chosen_settings(
     ValueError: If the config cannot be loaded, or a name, key or value in it is
       wrong; the message names the flag at fault.
   """
-  if CONFIG.value is None and MODEL.value is None:
+  if not (CONFIG.value or MODEL.value or (training and DATA.value)):
     return None
   changes = [change.partition("=") for change in CHANGES.value]
   changes = [(key, value) for key, _, value in changes]
   from nuclr_jax.lab.train import settings, untrained  # slow imports
 
   try:
-    if MODEL.value:
-      base = _of_published(tuple(changes) if training else None)
-    else:
-      base = load_config(CONFIG.value)
+    base = _base(tuple(changes) if training else None)
     changed = override(base, changes)
     if MODEL.value:
       untrained.check_kept(base["model"], changed["model"])
@@ -423,27 +420,31 @@ def chosen_settings(
 
 
 @functools.cache
-def _of_published(training: tuple[tuple[str, str], ...] | None) -> Any:
-  """Returns the config of --model; it is read once.
+def _base(training: tuple[tuple[str, str], ...] | None) -> Any:
+  """Returns the config of --config, --model or --data; it is made once.
 
   Args:
-    training: The changes of the config that trains it; None for others, whose
-      config is without any data.
+    training: The changes of a config that trains; None for others, which look
+      at no data set yet.
   """
-  from nuclr_jax.lab.train import finetune, untrained
+  from nuclr_jax.lab.train import finetune, own_pairs, untrained
 
+  sets = dict(zero_shot=ZERO_SHOT.value, data_dir=DATA_DIR.value)
   of_what = ARCHITECTURE.value
-  if training is None:
+  if MODEL.value and training is None:
     return untrained.config_of_published(MODEL.value, architecture=of_what)
-  return finetune.config_of_training(
-    MODEL.value,
-    architecture=of_what,
-    recipe=CONFIG.value,
-    changes=training,
-    data=DATA.value,
-    zero_shot=ZERO_SHOT.value,
-    data_dir=DATA_DIR.value,
-  )
+  if MODEL.value:
+    return finetune.config_of_training(
+      MODEL.value,
+      architecture=of_what,
+      recipe=CONFIG.value,
+      changes=training,
+      data=DATA.value,
+      **sets,
+    )
+  if training is None or not DATA.value:
+    return load_config(CONFIG.value)
+  return own_pairs.config_of_pairs(DATA.value, recipe=CONFIG.value, **sets)
 
 
 def need_temperature() -> list[str]:

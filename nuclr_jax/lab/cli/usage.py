@@ -85,6 +85,7 @@ nuclr convert --input=/data/tfds/food101/2.0.0
     """
 nuclr train --config=configs/glyphs.py --workdir=runs/mine
 nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
+nuclr train --data=mine --workdir=runs/mine
 nuclr train --model=openai/clip-vit-base-patch32 --data=mine --workdir=runs/b32
 nuclr train --model=exported --config=finetune_clip:nuclr --data=mine \\
   --workdir=runs/tuned --config.num_epochs=5
@@ -93,14 +94,17 @@ nuclr train --model=exported --config=finetune_clip:nuclr --data=mine \\
   --config.num_epochs is larger than it was: the run then goes on, and the
   command says what becomes of its schedules. The final metrics are in
   metrics.json in the workdir.
-  A model brings its towers, tokenizer, image size, normalization and
-  temperature; --config says how it is trained, by default finetune_clip or
-  finetune_siglip2. --data=mine trains on the training split of what nuclr
-  ingest made, and scores its validation and test splits.
+  --data=mine trains on the training split of what nuclr ingest made, and scores
+  its validation and test splits; with neither --config nor --model, small
+  towers begin with random weights, and the number of pairs decides batches and
+  epochs (the config own). A model brings its towers, tokenizer, image size,
+  normalization and temperature; --config says how it is trained, by default
+  finetune_clip or finetune_siglip2.
 """,
-    some_of=["config", "model"],
+    some_of=["config", "model", "data"],
     needs={
-      **dict.fromkeys(("architecture", "data", "zero_shot"), ["model"]),
+      "architecture": ["model"],
+      "zero_shot": ["model", "data"],
       "coordinator": ["num_processes"],
       "num_processes": ["process_id"],
       "process_id": ["coordinator"],

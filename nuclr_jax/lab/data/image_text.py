@@ -326,6 +326,20 @@ def _tokenizer(
   return choose_tokenizer(how.pop("tokenizer"), training, **how)
 
 
+def num_pairs(train: str, data_dir: str | os.PathLike | None = None) -> int:
+  """Counts the pairs of prepared data sets.
+
+  Args:
+    train: `NAME` or `NAME:SPLIT`, or several of them with commas between.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If one is missing or cannot be read.
+  """
+  pairs, _ = _open_pairs(train, (), data_dir)
+  return pairs.index.sizes.num_pairs
+
+
 def _open_pairs(train, weights, data_dir):
   """Opens prepared data sets as one; returns it and its shares."""
   from nuclr_jax.lab.data import sets

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 RECIPES = {False: "finetune_clip", True: "finetune_siglip2"}  # is it a SigLIP?
 OF_A_STREAM = "finetune_clip:clip"  # whose objective keeps nothing for a pair
+# Keys of `config.data` that say which sets are used.
+OF_SETS = {"weights", "num_pairs", *HeldOutNames._fields}
 # Keys of a recipe that are kept beside those of the model.
 KEPT = ("dtype", "normalize")
 
@@ -91,9 +93,9 @@ def config_of_training(
     )
   kept = {key: x for key, x in values["model"].items() if key in KEPT}
   own = {*Square._fields, *Captions._fields}
-  sets = _sets(data, data_dir) if data else {}
+  sets = sets_of(data, data_dir) if data else {}
   if data:
-    own |= {"weights", "num_pairs", *HeldOutNames._fields}
+    own |= OF_SETS
   if zero_shot:
     sets["zero_shot"] = tuple(zero_shot)
   of_recipe = {key: x for key, x in values["data"].items() if key not in own}
@@ -105,8 +107,18 @@ def config_of_training(
   }
 
 
-def _sets(data: Sequence[str], data_dir) -> dict[str, Any]:
-  """Returns the keys of `config.data` that train on sets and score them."""
+def sets_of(
+  data: Sequence[str], data_dir: str | os.PathLike | None
+) -> dict[str, Any]:
+  """Returns the keys of `config.data` that train on sets and score them.
+
+  Args:
+    data: Captioned sets, see `config_of_training`.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If one is not there, or has no pairs to train on.
+  """
   if tar_files.are_tars(whole := ",".join(data)):
     return {"train": whole}
   train, scored = [], {"validation": [], "test": []}

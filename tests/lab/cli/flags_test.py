@@ -37,6 +37,7 @@ from nuclr_jax.lab.train import (
   hooks,
   interpolate,
   loop,
+  own_pairs,
   settings,
   untrained,
 )
@@ -98,6 +99,8 @@ FORMS = [
   *[
     ("train", "config", "workdir", "coordinator", "num_processes", "process_id")
   ],
+  ("train", "workdir", "data"),
+  ("train", "config", "workdir", "data"),
   ("train", "model", "workdir", "data"),
   ("train", "model", "workdir", "config"),
   ("evaluate", "workdir"),
@@ -259,6 +262,7 @@ def run(tmp_path_factory):
       (settings, "resolve", Settings),
       (untrained, "config_of_published", config_of_published),
       (finetune, "config_of_training", config_of_published),
+      (own_pairs, "config_of_pairs", config_of_published),
       (untrained, "check_kept", lambda *_: None),
       (untrained, "train_of", lambda data, **_: data),
       (tfds_reader, "split_names", lambda *_: []),

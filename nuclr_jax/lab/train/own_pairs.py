@@ -1,0 +1,91 @@
+"""The config with which `nuclr train --data` trains without a published model.
+
+By default it is the config `own`, sized by the number of pairs.
+"""
+
+from collections.abc import Sequence
+import logging
+import os
+from typing import Any
+
+from nuclr_jax.lab.config import ConfigError, complete, load_config
+from nuclr_jax.lab.data import image_text, tar_files
+from nuclr_jax.lab.train import finetune
+
+log = logging.getLogger(__name__)
+
+FEW = (
+  100_000  # pairs, of which a published model knows more than they can teach
+)
+
+
+def config_of_pairs(
+  data: Sequence[str],
+  *,
+  recipe: str | None = None,
+  zero_shot: Sequence[str] = (),
+  data_dir: str | os.PathLike | None = None,
+) -> dict[str, Any]:
+  """Makes the config that trains on captioned sets.
+
+  Args:
+    data: The sets, see `finetune.config_of_training`.
+    recipe: A config for `config.load_config`, on photos; by default `own` with
+      the number of pairs as its argument.
+    zero_shot: Labelled sets to classify at the end, see `data.sets`.
+    data_dir: Folder of prepared data sets.
+
+  Returns:
+    A complete config.
+
+  Raises:
+    ValueError: If there is no such data set or recipe, or the recipe is for
+      other data.
+  """
+  sets = finetune.sets_of(data, data_dir)
+  if recipe is None and tar_files.are_tars(sets["train"]):
+    raise ConfigError(
+      f"--data={sets['train']} is a stream of tars, whose captions are not "
+      "known in advance, as the config own needs them; name another one, such "
+      "as --config=cc3m:own,clip"
+    )
+  name = recipe
+  if name is None:
+    pairs = image_text.num_pairs(sets["train"], data_dir)
+    name = f"own:{pairs}"
+  values = complete(load_config(name))
+  if values["data"]["name"] != "image_text":
+    raise ConfigError(
+      f"--config={name} trains on {values['data']['name']}, and --data names "
+      "images with captions; leave --data out, or take the config own or cc3m"
+    )
+  if recipe is None:
+    _say(sets["train"], pairs, values)
+  if zero_shot:
+    sets["zero_shot"] = tuple(zero_shot)
+  kept = values["data"].items()
+  of_recipe = {key: x for key, x in kept if key not in finetune.OF_SETS}
+  return values | {"data": of_recipe | sets}
+
+
+def _say(train: str, pairs: int, values: dict[str, Any]) -> None:
+  """Says what the config own has chosen, and why."""
+  batch, epochs = values["batch_size"], values["num_epochs"]
+  log.info(
+    "%s has %s pairs: the config own:%d takes batches of %d, so that an epoch "
+    "has enough steps, and %g epochs: %s steps, as many as grow with the root "
+    "of the number of pairs. Its small towers begin with random weights, and "
+    "the temperature is learned. --config.KEY=VALUE changes any of it",
+    train,
+    f"{pairs:,}",
+    pairs,
+    batch,
+    epochs,
+    f"{int(epochs * (pairs // batch)):,}",
+  )
+  if pairs < FEW:
+    log.info(
+      "a published model knows more than %s pairs can teach: try --model="
+      "openai/clip-vit-base-patch32 beside --data, too",
+      f"{pairs:,}",
+    )

@@ -1,0 +1,84 @@
+"""`nuclr train --data`: sizes by the number of pairs, and the sets."""
+
+import make_captioned
+import pytest
+
+from nuclr_jax.lab import ingest
+from nuclr_jax.lab.config import ConfigError, load_config
+from nuclr_jax.lab.train import settings
+from nuclr_jax.lab.train.own_pairs import config_of_pairs
+
+PAIRS, HELD_OUT = 20, 6
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("own")
+  for split, count in (("train", PAIRS), ("validation", HELD_OUT)):
+    captions = [f"{split} {i}" for i in range(count)]
+    photos = make_captioned.photo_folder(folder / split, captions)
+    how = dict(split=split, data_dir=folder / "data", workers=1)
+    ingest.ingest(str(photos), "mine", **how)
+  return folder / "data"
+
+
+# 20 steps times the root of the number of pairs, and 32 steps in an epoch if
+# the batch then has 16 to 256 pairs.
+@pytest.mark.parametrize(
+  "pairs, batch, steps",
+  [
+    (16, 16, 80),
+    (250, 16, 316),
+    (634, 16, 504),
+    (4_779, 128, 1_383),
+    (128_000, 256, 7_155),
+    (3_000_000, 256, 34_641),
+  ],
+)
+@pytest.mark.parametrize("name", ["clip", "nuclr", "siglip", "sogclr"])
+def test_sizes(pairs, batch, steps, name):
+  config = load_config(f"own:{pairs},{name}")
+  found = settings.resolve(config)
+  assert found.batch_size == batch
+  assert found.num_epochs * (pairs // batch) == pytest.approx(steps, rel=5e-3)
+  assert 8 <= steps / found.eval_every <= 11
+  if name == "nuclr":
+    size = config.objective.zeta.size
+    assert size % batch == 0 and batch <= size <= min(pairs, 4096)
+
+
+@pytest.mark.parametrize("argument", ["15", "20,30", "clop"])
+def test_what_own_refuses(argument):
+  with pytest.raises(ConfigError):
+    load_config(f"own:{argument}")
+
+
+def test_the_sets_are_counted_and_named(data_dir, caplog):
+  caplog.set_level("INFO", logger="nuclr_jax")
+  config = config_of_pairs(["mine"], data_dir=data_dir)
+  assert config["data"]["train"] == "mine"
+  assert config["data"]["validation"] == ("mine=mine:validation",)
+  assert config["batch_size"] == 16 and "mine has 20 pairs" in caplog.text
+  assert "a published model knows more" in caplog.text
+  config = config_of_pairs(["mine:validation"], data_dir=data_dir, recipe="own")
+  assert config["data"]["train"] == "mine:validation"
+  assert config["data"]["validation"] == () and config["batch_size"] == 128
+  both = config_of_pairs(["mine"], data_dir=data_dir, zero_shot=["pets"])
+  assert both["data"]["zero_shot"] == ("pets",)
+
+
+def test_another_recipe_keeps_everything_but_its_sets(data_dir):
+  config = config_of_pairs(["mine"], data_dir=data_dir, recipe="cc3m:smoke")
+  recipe = load_config("cc3m:smoke")
+  assert config["model"] == recipe.model.to_dict()
+  assert config["data"]["length"] == recipe.data.length
+  assert config["data"]["test"] == () and "probes" not in config["data"]
+
+
+def test_what_cannot_be_trained(data_dir, tmp_path):
+  with pytest.raises(ConfigError, match="a stream of tars, whose captions"):
+    config_of_pairs([f"{tmp_path}/x.tar"])
+  with pytest.raises(ConfigError, match="trains on glyphs"):
+    config_of_pairs(["mine"], data_dir=data_dir, recipe="glyphs")
+  with pytest.raises(ValueError, match="nothing"):
+    config_of_pairs(["nothing"], data_dir=data_dir)
