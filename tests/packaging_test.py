@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 import pytest
 from repository import ROOT
 
-from nuclr_jax.lab.cli import doctor
+from nuclr_jax.lab.cli import doctor, usage
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -58,6 +58,19 @@ def test_a_tag_builds_what_ci_has_built():
   )
   assert len(actions) == 2
   assert all(action in release for action in actions)
+
+
+def test_the_container_names_extras_and_verbs_that_there_are():
+  text = (ROOT / "Dockerfile").read_text()
+  extras = re.findall(r"EXTRAS=(\w+)", text)
+  extras += re.search(r"such as\n# ([\w,]+)\.", text)[1].split(",")
+  assert set(extras) <= set(PROJECT["project"]["optional-dependencies"])
+  assert len(extras) == 4
+  verbs = re.findall(r"# +docker run .* nuclr(?::gpu)? (\w+)", text)
+  assert verbs == ["train", "doctor"] and set(verbs) <= set(usage.VERBS)
+  ignored = (ROOT / ".dockerignore").read_text().split()
+  for needed in ("nuclr_jax", "configs", "pyproject.toml", "README.md"):
+    assert needed not in ignored
 
 
 def test_every_supported_python_is_tested():

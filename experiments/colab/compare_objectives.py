@@ -38,7 +38,14 @@ SHORT = os.environ.get("NUCLR_SHORT") == "1"
 
 if importlib.util.find_spec("nuclr_jax") is None:
   assert REPOSITORY, "set REPOSITORY to the address of the repository"
-  source = f"git+{REPOSITORY}"
+  # JAX for the GPU or TPU of this runtime, if it has one.
+  devices = {
+    "/dev/nvidia0": "cuda12",
+    "/dev/accel0": "tpu",
+    "/dev/vfio/0": "tpu",
+  }
+  extras = {x for path, x in devices.items() if os.path.exists(path)}
+  source = f"nuclr_jax[{','.join(extras)}] @ git+{REPOSITORY}"
   install = [sys.executable, "-m", "pip", "install", "--quiet", source]
   subprocess.run(install, check=True)
 

@@ -50,7 +50,15 @@ if not ROOT.exists():  # only the toy study needs a clone
   assert REPOSITORY, "set REPOSITORY to the address of the repository"
   subprocess.run(["git", "clone", REPOSITORY, ROOT], check=True)
 if importlib.util.find_spec("nuclr_jax") is None:
-  install = [sys.executable, "-m", "pip", "install", "--quiet", ROOT]
+  # JAX for the GPU or TPU of this runtime, if it has one.
+  devices = {
+    "/dev/nvidia0": "cuda12",
+    "/dev/accel0": "tpu",
+    "/dev/vfio/0": "tpu",
+  }
+  extras = {x for path, x in devices.items() if os.path.exists(path)}
+  source = f"{ROOT}[{','.join(extras)}]"
+  install = [sys.executable, "-m", "pip", "install", "--quiet", source]
   subprocess.run(install, check=True)
   importlib.invalidate_caches()
 sys.path.insert(0, str(ROOT))
