@@ -184,7 +184,7 @@ def open_all(
     (settings.trackers, settings.recorded) if settings else ((), {})
   )
   return [
-    tensorboard(workdir / "tensorboard", kept=kept),
+    tensorboard(files.folder_in(workdir, "tensorboard"), kept=kept),
     follow(workdir, names, recorded, anew=kept < 0),
   ]
 
@@ -197,7 +197,7 @@ def tensorboard(folder: pathlib.Path, *, kept: int) -> Iterator[HandOn]:
   run would then wait for it forever.
 
   Args:
-    folder: The folder of its files; created if missing.
+    folder: The folder of its files.
     kept: TensorBoard hides what an earlier process has written after this step.
   """
   # Not at the top: the train step needs no TensorBoard.
@@ -206,8 +206,7 @@ def tensorboard(folder: pathlib.Path, *, kept: int) -> Iterator[HandOn]:
   from tensorboardX.proto.summary_pb2 import Summary
 
   # By default, the name of a file is the second in which it is opened.
-  name = os.fspath(files.folder_in(folder) / "events")
-  events = EventsWriter(name, f".{uuid.uuid4().hex}")
+  events = EventsWriter(os.fspath(folder / "events"), f".{uuid.uuid4().hex}")
 
   def add(**event):
     events.write_event(Event(wall_time=time.time(), **event))
