@@ -290,7 +290,7 @@ def run(tmp_path_factory):
     @functools.cache
     def run(verb, *given):
       recorder.calls.clear()
-      flags._of_published.cache_clear()
+      flags._base.cache_clear()
       words = ["nuclr", verb, *WORDS.get(verb, ()), *map(word, sorted(given))]
       said = io.StringIO()
       try:

@@ -91,7 +91,7 @@ WRONG = [  # exit code 2
     ["train", "--config=configs/no.py", "--config.seed=1", "--workdir=x"],
     "configs/no.py is not a config file; the library ships the configs cached, "
     "cc12m, cc3m, documents, finetune_clip, finetune_siglip2, glyphs, icons, "
-    "labelled, openclip and sentences",
+    "labelled, openclip, own and sentences",
   ),
   (
     ["report", "--workdir=x", "--hubs=csls"],

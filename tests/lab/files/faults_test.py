@@ -67,7 +67,7 @@ def is_content(method, path):
 
 def failing_command(capsys, *words):
   """Returns what a command says that fails before any work begins."""
-  flags._of_published.cache_clear()
+  flags._base.cache_clear()
   with flagsaver.flagsaver(), pytest.raises(SystemExit) as ended:
     main.parse_flags(["nuclr", *words])
   assert ended.value.code == 1

@@ -33,7 +33,7 @@ def chosen(data_dir):
   """What flags stand for, as settings for training."""
 
   def choose(*words):
-    flags._of_published.cache_clear()
+    flags._base.cache_clear()
     with flagsaver.flagsaver():
       flags.parse(["nuclr", "train", f"--data_dir={data_dir}", *words])
       flags.check_values(training=True)
