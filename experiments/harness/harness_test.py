@@ -465,6 +465,18 @@ class TestStudies:
       assert (options.output == study.home) == (not arguments)
 
 
+def test_a_new_key_changes_nothing_by_its_default_alone(monkeypatch):
+  study = study_of("bimodal")
+  options = command.parse_arguments(study, ["--tables"])
+  stored = json.loads((study.home / "configs.json").read_text())
+  assert "trackers" not in stored["all"]  # it is younger than these rows
+  runner.check_configs(study, options)
+  others = runner.DEFAULTS | {"trackers": ("wandb",)}
+  monkeypatch.setattr(runner, "DEFAULTS", others)
+  with pytest.raises(ValueError, match="trackers is absent there"):
+    runner.check_configs(study, options)
+
+
 def test_words_without_a_key_are_refused():
   with pytest.raises(ValueError, match=r"no keys for \['rate'\]"):
     training.change(None, {"rate": 0.1}, {"tau": "objective.temperature"})

@@ -29,6 +29,7 @@ from experiments.harness.study import (
   fingerprint,
 )
 from nuclr_jax.lab import distributed, files, progress
+from nuclr_jax.lab.config import DEFAULTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = ("nuclr_jax", "configs", ":(glob)experiments/**/*.py")
@@ -122,6 +123,10 @@ def check_configs(study: Study, options: Options) -> None:
     files.write_atomically(path, text + "\n")
     return
   stored = json.loads(path.read_text(encoding="utf-8"))
+  # Keys that configs did not have then change nothing if they are the default.
+  for key in (today["all"].keys() - stored["all"].keys()) & DEFAULTS.keys():
+    if today["all"][key] == json.loads(json.dumps(DEFAULTS[key], default=str)):
+      del today["all"][key]
   differences = distributed.differences(stored, today)
   if differences:
     raise ValueError(

@@ -10,7 +10,7 @@ def test_doctor(data_dir, monkeypatch):
   assert all(x.startswith(("ok ", "look ")) for x in said[:-1])
   assert any("pairs/s" in x for x in said)
   # What is wrong is said, and everything else is still looked at.
-  monkeypatch.setattr(doctor.tiles, "matmul", lambda a, b: 1.01 * (a @ b))
+  monkeypatch.setattr(doctor.tiles, "product", lambda a, b: 1.01 * (a @ b))
   monkeypatch.setattr(doctor, "INPUT", "no_such_library")
   monkeypatch.setattr(doctor, "_step", lambda: [])
   said.clear()

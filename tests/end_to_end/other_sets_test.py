@@ -123,7 +123,7 @@ def expected(embed):
 
 @pytest.fixture(autouse=True)
 def no_flags_are_left():
-  flags._of_published.cache_clear()
+  flags._base.cache_clear()
   yield
   flags.parse(["nuclr"])
 

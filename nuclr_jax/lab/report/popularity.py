@@ -116,6 +116,7 @@ def _write(
       "suspects_ordered_by": doubtful.by,
       "neighbours_recall": doubtful.recall,
     }
+  log.info("writing tables and the page")
   for side in sides:
     tables.write(folder / f"{side.name}s.csv", side.columns)
   summary = {

@@ -452,8 +452,9 @@ ALARMS = (
   Alarm(
     "effective_negatives",
     lambda x, scale: x > 0.9 * (scale.batch_size - 1) > 1.5,
-    "{side}s as anchors see all negatives of a batch alike ({value:.1f}): the "
-    "temperature is high, or the model has not learned yet",
+    "{side}s as anchors see all negatives of a batch alike ({value:.1f}), as "
+    "at chance, where CLIP's loss is log(batch size): the temperature is high, "
+    "the model has not learned yet, or captions do not belong to their images",
   ),
   Alarm(
     "temperature",
