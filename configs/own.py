@@ -24,8 +24,12 @@ from nuclr_jax.lab.config import ConfigError, blank, choose
 
 PAIRS = 5_000  # unless the argument says how many there are
 BATCHES = 16, 256  # the smallest and the largest batch
-BATCHES_PER_EPOCH = 32  # at least, within these limits
-STEPS_PER_ROOT = 20  # steps = this times the root of the number of pairs
+# An epoch has 8 steps or more, within these limits: of 634 captioned pictures,
+# batches of 64 made better models than batches of 16 in as many epochs.
+BATCHES_PER_EPOCH = 8
+# Steps = this times the root of the number of pairs. R@1 of these pictures rose
+# for 40 epochs or more, of 4,779 others for 35.
+STEPS_PER_ROOT = 25
 TEMPERATURE = 0.07
 ALGORITHMS = dict(
   clip=dict(temperature=TEMPERATURE, learn_temperature=True),

@@ -203,6 +203,15 @@ def log_to_stderr(*, process: int = 0) -> None:
   logger.propagate = False
 
 
+def open_terminal() -> None:
+  """Guards the terminal and logs to it, before anything is known of processes.
+
+  Then what is found while a command is read is shown, too.
+  """
+  guard_terminal()
+  log_to_stderr()
+
+
 @contextlib.contextmanager
 def every_period(
   call: Callable[[], None], *, period: float = PERIOD

@@ -42,7 +42,7 @@ REMEDIES = {
 
 def run() -> None:
   """Runs the command line of this process."""
-  progress.guard_terminal()
+  progress.open_terminal()
   # Made when absl was imported, and written to by Orbax and TFDS.
   absl_logging.get_absl_handler().python_handler.setStream(sys.stderr)
   interrupts.listen()

@@ -72,10 +72,10 @@ def _say(train: str, pairs: int, values: dict[str, Any]) -> None:
   """Says what the config own has chosen, and why."""
   batch, epochs = values["batch_size"], values["num_epochs"]
   log.info(
-    "%s has %s pairs: the config own:%d takes batches of %d, so that an epoch "
-    "has enough steps, and %g epochs: %s steps, as many as grow with the root "
-    "of the number of pairs. Its small towers begin with random weights, and "
-    "the temperature is learned. --config.KEY=VALUE changes any of it",
+    "%s has %s pairs: the config own:%d takes batches of %d, as many as leave "
+    "an epoch some steps, and %g epochs (%s steps, which grow with the root of "
+    "the number of pairs); small towers begin with random weights, and the "
+    "temperature is learned. --config.KEY=VALUE changes any of it",
     train,
     f"{pairs:,}",
     pairs,

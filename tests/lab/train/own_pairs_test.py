@@ -22,17 +22,17 @@ def data_dir(tmp_path_factory):
   return folder / "data"
 
 
-# 20 steps times the root of the number of pairs, and 32 steps in an epoch if
-# the batch then has 16 to 256 pairs.
+# 25 steps times the root of the number of pairs, and 8 steps in an epoch or
+# more if the batch then has 16 to 256 pairs.
 @pytest.mark.parametrize(
   "pairs, batch, steps",
   [
-    (16, 16, 80),
-    (250, 16, 316),
-    (634, 16, 504),
-    (4_779, 128, 1_383),
-    (128_000, 256, 7_155),
-    (3_000_000, 256, 34_641),
+    (16, 16, 100),
+    (250, 16, 395),
+    (634, 64, 629),
+    (4_779, 256, 1_728),
+    (128_000, 256, 8_944),
+    (3_000_000, 256, 43_301),
   ],
 )
 @pytest.mark.parametrize("name", ["clip", "nuclr", "siglip", "sogclr"])
@@ -62,7 +62,7 @@ def test_the_sets_are_counted_and_named(data_dir, caplog):
   assert "a published model knows more" in caplog.text
   config = config_of_pairs(["mine:validation"], data_dir=data_dir, recipe="own")
   assert config["data"]["train"] == "mine:validation"
-  assert config["data"]["validation"] == () and config["batch_size"] == 128
+  assert config["data"]["validation"] == () and config["batch_size"] == 256
   both = config_of_pairs(["mine"], data_dir=data_dir, zero_shot=["pets"])
   assert both["data"]["zero_shot"] == ("pets",)
 
