@@ -61,6 +61,10 @@ def config_of_pairs(
     )
   if recipe is None:
     _say(sets["train"], pairs, values)
+    if held_out := sets["validation"]:
+      name = held_out[0].partition("=")[0]
+      values["keep_best"] = f"validation/{name}/mean_recall@1"
+      log.info("--best takes the state with the best %s", values["keep_best"])
   if zero_shot:
     sets["zero_shot"] = tuple(zero_shot)
   kept = values["data"].items()

@@ -60,6 +60,7 @@ def test_the_sets_are_counted_and_named(data_dir, caplog):
   assert config["data"]["validation"] == ("mine=mine:validation",)
   assert config["batch_size"] == 16 and "mine has 20 pairs" in caplog.text
   assert "a published model knows more" in caplog.text
+  assert config["keep_best"] == "validation/mine/mean_recall@1"
   config = config_of_pairs(["mine:validation"], data_dir=data_dir, recipe="own")
   assert config["data"]["train"] == "mine:validation"
   assert config["data"]["validation"] == () and config["batch_size"] == 256
@@ -72,6 +73,7 @@ def test_another_recipe_keeps_everything_but_its_sets(data_dir):
   recipe = load_config("cc3m:smoke")
   assert config["model"] == recipe.model.to_dict()
   assert config["data"]["length"] == recipe.data.length
+  assert config["keep_best"] is None
   assert config["data"]["test"] == () and "probes" not in config["data"]
 
 
