@@ -14,6 +14,7 @@ import logging
 import os
 import pathlib
 import queue
+import re
 import threading
 import time
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ class Place(NamedTuple):
 
   id: str | None  # None until the tracker has given one
   step: int  # the last one that it has got; -1 if there is none
+  rows: int  # that it has got of this step
 
 
 class Run(NamedTuple):
@@ -46,7 +48,8 @@ class Run(NamedTuple):
   name: str  # to be shown
   workdir: pathlib.Path
   recorded: Mapping[str, Any]  # its complete config
-  place: Place
+  place: Place | None
+  trains: bool  # or it is looked at, and its state there stays
 
 
 class Tracked(NamedTuple):
@@ -54,7 +57,7 @@ class Tracked(NamedTuple):
 
   id: str  # finds it again
   write: HandOn
-  close: Callable[[], None]
+  close: Callable[[bool], None]  # takes whether the run has failed
 
 
 def _wandb(run: Run) -> Tracked:
@@ -67,14 +70,23 @@ def _wandb(run: Run) -> Tracked:
     resume="allow",
     dir=os.fspath(files.folder_in(run.workdir, "wandb").parent),
     config=run.recorded,
-    # console.log has what is printed
-    settings=wandb.Settings(console="off", quiet=True),
+    # console.log has what is printed, and its lines are made of escapes.
+    settings=wandb.Settings(console="off", silent=True),
   )
+  if opened.url:
+    log.info("wandb: %s", opened.url)
+  # W&B's own steps only ever grow, and begin anew above those of a run that is
+  # resumed: rows of the last step would be dropped.
+  opened.define_metric("*", step_metric="step")
 
   def write(step: int, row: Row) -> None:
-    opened.log(_with(lambda x: wandb.Image(os.fspath(x)), row), step=step)
+    shown = _with(lambda x: wandb.Image(os.fspath(x)), row)
+    opened.log({"step": step} | shown)
 
-  return Tracked(opened.id, write, opened.finish)
+  def close(failed: bool) -> None:
+    opened.finish(exit_code=int(failed))
+
+  return Tracked(opened.id, write, close)
 
 
 def _trackio(run: Run) -> Tracked:
@@ -92,7 +104,7 @@ def _trackio(run: Run) -> Tracked:
   def write(step: int, row: Row) -> None:
     opened.log(_with(lambda x: trackio.Image(os.fspath(x)), row), step=step)
 
-  return Tracked(opened.name, write, opened.finish)
+  return Tracked(opened.name, write, lambda failed: opened.finish())
 
 
 def _mlflow(run: Run) -> Tracked:
@@ -107,13 +119,13 @@ def _mlflow(run: Run) -> Tracked:
     params = [Param(key, json.dumps(x)) for key, x in values]
     for first in range(0, len(params), 100):  # it takes no more at once
       client.log_batch(found, params=params[first : first + 100])
-  else:
+  elif run.trains:
     client.update_run(found, status="RUNNING")
 
   def write(step: int, row: Row) -> None:
     now = int(1000 * time.time())
     scores = [
-      Metric(key.replace("@", "_at_"), x, now, step)  # it takes no @
+      Metric(_name_for_mlflow(key), x, now, step)
       for key, x in row.items()
       if not isinstance(x, pathlib.Path)
     ]
@@ -122,7 +134,21 @@ def _mlflow(run: Run) -> Tracked:
       if isinstance(path, pathlib.Path):
         client.log_artifact(found, os.fspath(path), "report")
 
-  return Tracked(found, write, lambda: client.set_terminated(found))
+  def close(failed: bool) -> None:
+    if run.trains:
+      client.set_terminated(found, "FAILED" if failed else "FINISHED")
+
+  return Tracked(found, write, close)
+
+
+def _name_for_mlflow(name: str) -> str:
+  """Returns a name of the characters that MLflow takes.
+
+  Example:
+    >>> _name_for_mlflow("test/flowers (2024)/recall@1")
+    'test/flowers _2024_/recall_at_1'
+  """
+  return re.sub(r"[^\w.\-/ :]", "_", name.replace("@", "_at_"))
 
 
 def _experiment(client) -> str:
@@ -145,8 +171,10 @@ def check(names: Sequence[str]) -> None:
   """Raises ConfigError for a tracker that cannot be opened on this machine.
 
   Args:
-    names: Names in `OPEN`.
+    names: Names in `OPEN`; only the first process opens them.
   """
+  if not distributed.is_first():
+    return
   for name in names:
     if importlib.util.find_spec(name) is None:
       raise ConfigError(
@@ -167,7 +195,7 @@ def _wandb_may_begin() -> bool:
   import wandb
 
   online = wandb.setup().settings.mode == "online"
-  return not online or bool(wandb.login(prompt=False))
+  return not online or bool(wandb.login(prompt=False, verify=False))
 
 
 def open_all(
@@ -185,7 +213,7 @@ def open_all(
   )
   return [
     tensorboard(files.folder_in(workdir, "tensorboard"), kept=kept),
-    follow(workdir, names, recorded, anew=kept < 0),
+    follow(workdir, names, recorded, kept=kept),
   ]
 
 
@@ -229,7 +257,7 @@ def follow(
   names: Sequence[str],
   recorded: Mapping[str, Any],
   *,
-  anew: bool = False,
+  kept: int | None,
 ) -> Iterator[HandOn]:
   """Yields a function that hands a row of a step to services.
 
@@ -240,34 +268,32 @@ def follow(
     workdir: Folder of the run.
     names: Names in `OPEN`.
     recorded: The complete config of the run.
-    anew: Whether the run begins, so that what trackers had of it is another
-      run's.
+    kept: The last step that the run has made before, after which rows come
+      again that a service may have; -1 if it begins, and what services had of
+      it is another run's; None if it does not train.
   """
-  if anew and (workdir / FILE).exists():
+  if kept == -1 and (workdir / FILE).exists():
     files.write_json(workdir / FILE, {})
   rows = {name: queue.SimpleQueue() for name in names}
-  lock = threading.Lock()  # of the file
-  threads = {
-    name: threading.Thread(
-      target=_send,
-      args=(name, workdir, recorded, rows[name], lock),
-      daemon=True,
-    )
-    for name in names
-  }
-  for thread in threads.values():
-    thread.start()
+  lock, threads = threading.Lock(), {}  # a lock of the file
+  for name in names:
+    run = Run(workdir.resolve().name, workdir, recorded, None, kept is not None)
+    args = name, run, kept, rows[name], lock
+    threads[name] = threading.Thread(target=_send, args=args, daemon=True)
+    threads[name].start()
 
   def hand_on(step: int, row: Row) -> None:
     for waiting in rows.values():
       waiting.put((step, dict(row)))
 
+  failed = True
   try:
     yield hand_on
+    failed = False
   finally:
     end = time.monotonic() + SECONDS
     for waiting in rows.values():
-      waiting.put(None)
+      waiting.put(failed)
     for name, thread in threads.items():
       thread.join(max(0.0, end - time.monotonic()))
       if thread.is_alive():
@@ -281,37 +307,53 @@ def show(
   settings: Settings,
   pictures: Sequence[pathlib.Path],
 ) -> None:
-  """Gives pictures of a run to the services that know it.
+  """Gives pictures of a run to the services of its config that know it.
 
   Args:
     workdir: Folder of the run.
     settings: The settings of the run.
     pictures: PNG files.
   """
+  if not settings.trackers:
+    return
   places = _places(workdir)
+  names = [name for name in settings.trackers if name in places]
   row = {f"report/{path.stem}": path for path in pictures}
-  if places and row and distributed.is_first():
-    with follow(workdir, list(places), settings.recorded) as hand_on:
-      hand_on(max(place.step for place in places.values()), row)
-
-
-def _send(name, workdir, recorded, rows, lock) -> None:
-  """Sends rows to a tracker until there is None; runs in a thread."""
+  if not (names and row and distributed.is_first()):
+    return
   try:
-    place = _places(workdir).get(name, Place(None, -1))
-    run = Run(workdir.resolve().name, workdir, recorded, place)
-    tracked = OPEN[name](run)
-    # Rows of a step that was cut off come again, as they were.
-    while (item := rows.get()) is not None:
+    check(names)
+  except ConfigError as error:
+    log.warning("the plots are not sent: %s", error)
+    return
+  with follow(workdir, names, settings.recorded, kept=None) as hand_on:
+    hand_on(max(places[name].step for name in names), row)
+
+
+def _send(name, run: Run, kept: int | None, rows, lock) -> None:
+  """Sends rows to a tracker until there is a bool; runs in a thread."""
+  try:
+    place = _places(run.workdir).get(name, Place(None, -1, 0))
+    tracked = OPEN[name](run._replace(place=place))
+    # Rows after `kept` come again, as they were.
+    again = place.rows if kept is not None and place.step > kept else 0
+    while not isinstance(item := rows.get(), bool):
       step, row = item
-      if step >= place.step and row:
-        tracked.write(step, row)
-        with lock:
-          known = _places(workdir) | {name: Place(tracked.id, step)}
-          files.write_json(
-            workdir / FILE, {key: x._asdict() for key, x in known.items()}
-          )
-    tracked.close()
+      if step < place.step or not row:
+        continue
+      if step > place.step:
+        again, place = 0, Place(tracked.id, step, 0)
+      if again:
+        again -= 1
+        continue
+      tracked.write(step, row)
+      place = Place(tracked.id, step, place.rows + 1)
+      with lock:
+        known = _places(run.workdir) | {name: place}
+        files.write_json(
+          run.workdir / FILE, {key: x._asdict() for key, x in known.items()}
+        )
+    tracked.close(item)
   except Exception as error:  # whatever it is, the run goes on
     log.warning(
       "%s: %s: %s; the run goes on without it, and its metrics are in its "
@@ -334,8 +376,10 @@ def _places(workdir: pathlib.Path) -> dict[str, Place]:
     return found
   for name, place in content.items():
     match place:
-      case {"id": str(run), "step": int(step)} if name in OPEN:
-        found[name] = Place(run, step)
+      case {"id": str(run), "step": int(step), "rows": int(rows)} if (
+        name in OPEN
+      ):
+        found[name] = Place(run, step, rows)
       case _:
         log.warning("%s: left out %s, which is damaged", path, name)
   return found

@@ -30,20 +30,21 @@ def service(monkeypatch):
     found = run.place.id or f"{run.name}-{len(runs)}"
     rows = runs.setdefault(found, [])
     write = lambda step, row: rows.append((step, row))
-    return Tracked(found, write, lambda: rows.append("closed"))
+    end = lambda failed: rows.append("failed" if failed else "closed")
+    return Tracked(found, write, end)
 
   monkeypatch.setitem(trackers.OPEN, "wandb", opened)
   return runs
 
 
-def follow(workdir, steps, *, anew=False):
-  with trackers.follow(workdir, ["wandb"], CONFIG, anew=anew) as hand_on:
+def follow(workdir, steps, *, kept=-1):
+  with trackers.follow(workdir, ["wandb"], CONFIG, kept=kept) as hand_on:
     for step in steps:
       hand_on(step, {"train/loss": step / 10})
 
 
 def steps_of(rows):
-  return [row if row == "closed" else row[0] for row in rows]
+  return [row if isinstance(row, str) else row[0] for row in rows]
 
 
 def test_each_name_of_a_config_has_a_service():
@@ -53,21 +54,31 @@ def test_each_name_of_a_config_has_a_service():
 
 
 def test_a_resumed_run_continues_where_the_service_is(service, tmp_path):
-  follow(tmp_path, (1, 2, 3), anew=True)
-  follow(tmp_path, (2, 3, 4))  # steps 2 and 3 were lost with a checkpoint
+  follow(tmp_path, (1, 2, 3, 3))
+  follow(tmp_path, (2, 3, 3, 3, 4), kept=1)  # with one row more of step 3
+  follow(tmp_path, (4, 5), kept=4)  # the end of step 4, such as final scores
   ((run, rows),) = service.items()
   assert run == f"{tmp_path.name}-0"
-  assert steps_of(rows) == [1, 2, 3, "closed", 3, 4, "closed"]
+  closed = "closed"
+  assert steps_of(rows) == [1, 2, 3, 3, closed, 3, 4, closed, 4, 5, closed]
   assert rows[0] == (1, {"train/loss": 0.1})
 
 
 def test_a_run_that_begins_again_is_another_run(service, tmp_path):
-  follow(tmp_path, (1, 2), anew=True)
-  follow(tmp_path, (1,), anew=True)
+  follow(tmp_path, (1, 2))
+  follow(tmp_path, (1,))
   assert [steps_of(x) for x in service.values()] == [
     [1, 2, "closed"],
     [1, "closed"],
   ]
+
+
+def test_a_run_that_fails_is_said_to_have_failed(service, tmp_path):
+  with pytest.raises(FloatingPointError):
+    with trackers.follow(tmp_path, ["wandb"], CONFIG, kept=-1) as hand_on:
+      hand_on(1, {"a": 1.0})
+      raise FloatingPointError
+  assert steps_of(*service.values()) == [1, "failed"]
 
 
 @pytest.mark.parametrize("where", ["open", "write", "close"])
@@ -80,11 +91,13 @@ def test_a_service_that_fails_is_left_alone(
   def opened(*args):
     if where == "open":
       fail()
-    calls = dict(write=lambda *args: None, close=lambda: None)
+    calls = dict(write=lambda *args: None, close=lambda failed: None)
     return Tracked("a", **calls | {where: fail})
 
   monkeypatch.setitem(trackers.OPEN, "mlflow", opened)
-  with trackers.follow(tmp_path, ["mlflow", "wandb"], CONFIG) as hand_on:
+  with trackers.follow(
+    tmp_path, ["mlflow", "wandb"], CONFIG, kept=-1
+  ) as hand_on:
     for step in range(3):
       hand_on(step, {"a": 1.0})
   (line,) = caplog.messages
@@ -95,10 +108,11 @@ def test_a_service_that_fails_is_left_alone(
 def test_the_end_does_not_wait_for_ever(monkeypatch, tmp_path, caplog):
   release = threading.Event()
   monkeypatch.setattr(trackers, "SECONDS", 0.1)
-  opened = lambda *args: Tracked("a", lambda *args: release.wait(60), list)
+  wait = lambda *args: release.wait(60)
+  opened = lambda run: Tracked("a", wait, lambda failed: None)
   monkeypatch.setitem(trackers.OPEN, "mlflow", opened)
   before = time.monotonic()
-  with trackers.follow(tmp_path, ["mlflow"], CONFIG) as hand_on:
+  with trackers.follow(tmp_path, ["mlflow"], CONFIG, kept=-1) as hand_on:
     hand_on(0, {"a": 1.0})
   assert time.monotonic() - before < 30
   release.set()
@@ -110,19 +124,31 @@ def test_a_damaged_file_of_places_stops_nothing(
   text, service, tmp_path, caplog
 ):
   (tmp_path / trackers.FILE).write_text(text)
-  follow(tmp_path, (1,))
+  follow(tmp_path, (1,), kept=0)
   assert str(tmp_path / trackers.FILE) in caplog.text
   assert steps_of(*service.values()) == [1, "closed"]
 
 
-def test_services_get_the_pictures_of_a_report(service, tmp_path):
+def test_services_get_the_pictures_of_a_report(
+  service, monkeypatch, tmp_path, caplog
+):
+  """Those that the config names, if they can be opened here."""
   picture = tmp_path / "curves.png"
-  trackers.show(tmp_path, SETTINGS, [picture])
-  assert not service  # the run has no services
-  follow(tmp_path, (1, 7))
-  trackers.show(tmp_path, SETTINGS, [picture])
-  (rows,) = service.values()
-  assert rows[3:] == [(7, {"report/curves": picture}), "closed"]
+  settings = SETTINGS._replace(trackers=("wandb",))
+  with monkeypatch.context() as patch:
+    patch.setattr(trackers, "check", lambda names: None)
+    trackers.show(tmp_path, settings, [picture])
+    assert not service  # the service does not know the run
+    follow(tmp_path, (1, 7))
+    trackers.show(tmp_path, SETTINGS, [picture])  # not in the config
+    (rows,) = service.values()
+    assert len(rows) == 3
+    trackers.show(tmp_path, settings, [picture])
+    assert rows[3:] == [(7, {"report/curves": picture}), "closed"]
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  trackers.show(tmp_path, settings, [picture])
+  assert "the plots are not sent: config.trackers: wandb is" in caplog.text
+  assert len(rows) == 5
 
 
 def test_a_recorder_hands_on_all_rows(service, tiny, tmp_path):
@@ -154,12 +180,15 @@ def picture(tmp_path):
 
 def follow_twice(workdir, name, picture):
   """A run that is resumed, and then reported."""
-  with trackers.follow(workdir, [name], CONFIG, anew=True) as hand_on:
+  with trackers.follow(workdir, [name], CONFIG, kept=-1) as hand_on:
     hand_on(1, {"train/loss": 0.5, "validation/mean_recall@1": 0.25})
-  with trackers.follow(workdir, [name], CONFIG) as hand_on:
-    hand_on(1, {"train/loss": 0.5})
+  with trackers.follow(workdir, [name], CONFIG, kept=0) as hand_on:
+    hand_on(1, {"train/loss": 0.5, "validation/mean_recall@1": 0.25})
     hand_on(2, {"train/loss": 0.4})
-  trackers.show(workdir, SETTINGS, [picture])
+  with trackers.follow(workdir, [name], CONFIG, kept=2) as hand_on:
+    hand_on(2, {"test/mean_recall@1": 0.5})
+  shown = SETTINGS._replace(trackers=(name,))
+  trackers.show(workdir, shown, [picture])
   return json.loads((workdir / trackers.FILE).read_text())[name]
 
 
@@ -175,7 +204,8 @@ def test_mlflow(monkeypatch, tmp_path, picture, caplog):
   assert run.data.params["data.name"] == '"glyphs"'
   assert run.data.metrics["validation/mean_recall_at_1"] == 0.25
   history = client.get_metric_history(place["id"], "train/loss")
-  assert {(x.step, x.value) for x in history} == {(1, 0.5), (2, 0.4)}
+  assert [(x.step, x.value) for x in history] == [(1, 0.5), (2, 0.4)]
+  assert run.data.metrics["test/mean_recall_at_1"] == 0.5
   (artifact,) = client.list_artifacts(place["id"], "report")
   assert artifact.path == "report/curves.png"
 
