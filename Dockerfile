@@ -9,7 +9,8 @@
 #   docker run --rm --gpus all --volume "$PWD:/work" nuclr:gpu doctor
 #
 # The folder /work has your files and runs, and /data prepared data sets: keep it
-# with --volume nuclr_data:/data. EXTRAS are those of pyproject.toml, such as
+# with --volume nuclr_data:/data. Runs belong to you, and not to root, with
+# --user "$(id --user):$(id --group)". EXTRAS are those of pyproject.toml, such as
 # cuda12,icons,gs.
 FROM debian:trixie-slim
 ARG EXTRAS=""
@@ -19,7 +20,7 @@ RUN apt-get update \
 COPY . /source
 RUN python3 -m venv /opt/nuclr \
  && /opt/nuclr/bin/pip install --no-cache-dir "/source${EXTRAS:+[$EXTRAS]}"
-ENV PATH=/opt/nuclr/bin:$PATH NUCLR_DATA_DIR=/data HOME=/work
+ENV PATH=/opt/nuclr/bin:$PATH NUCLR_DATA_DIR=/data HOME=/tmp
 RUN mkdir --mode=777 /data /work
 WORKDIR /work
 ENTRYPOINT ["nuclr"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import inspect
 import logging
+import os
 import shutil
 import sys
 import threading
@@ -156,7 +157,16 @@ class _Terminal(logging.StreamHandler):
 
   def is_live(self) -> bool:
     """Returns whether a line can be redrawn."""
-    return self.stream.isatty()
+    with contextlib.suppress(AttributeError, ValueError):  # it may be closed
+      return self.stream.isatty()
+    return False
+
+  def columns(self) -> int:
+    """Returns how many characters fit into a line."""
+    try:
+      return os.get_terminal_size(self.stream.fileno()).columns
+    except (OSError, ValueError):
+      return shutil.get_terminal_size().columns
 
   def draw(self, text: str) -> None:
     """Draws the line in place of the one that is there; "" removes it."""
@@ -165,9 +175,10 @@ class _Terminal(logging.StreamHandler):
       return
     with self.lock:
       self.drawn = now if text else 0.0
-      text = text[: shutil.get_terminal_size().columns - 1]
       with contextlib.suppress(OSError, ValueError):  # a closed terminal
-        self.stream.write("\r" + text.ljust(self.width))
+        most = self.columns() - 1
+        text = text[:most]
+        self.stream.write("\r" + text.ljust(min(self.width, most)))
         self.stream.write("\r")  # what is printed next takes its place
         self.stream.flush()
       self.width = len(text)
@@ -175,7 +186,8 @@ class _Terminal(logging.StreamHandler):
 
 def _terminal() -> _Terminal | None:
   """Returns the handler of `log_to_stderr` if its last line can be redrawn."""
-  for handler in logging.getLogger("nuclr_jax").handlers:
+  logger = logging.getLogger("nuclr_jax")
+  for handler in logger.handlers if logger.isEnabledFor(logging.INFO) else ():
     if isinstance(handler, _Terminal) and handler.is_live():
       return handler
   return None

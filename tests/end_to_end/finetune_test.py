@@ -114,9 +114,9 @@ def test_a_smoke_run_learns_and_classifies(run):
 def test_a_run_is_published(run, exported, tmp_path):
   """With what was exported, and a card; and not at all without a token."""
 
-  def push(**more):
-    words = [f"--workdir={run[0]}", "--repo=me/photos", "--license=mit"]
-    command = ["-m", "nuclr_jax.lab.cli.main", "push", *words]
+  def push(*words, **more):
+    words = [f"--workdir={run[0]}", "--repo=me/photos", *words]
+    command = ["-m", "nuclr_jax.lab.cli.main", "push", "--license=mit", *words]
     return warm.run(command, cwd=tmp_path, env=hub.environment | more)
 
   with stand_in_hub.running(tmp_path / "hub") as hub:
@@ -126,7 +126,12 @@ def test_a_run_is_published(run, exported, tmp_path):
     assert "401" in push(HF_TOKEN="wrong").stderr
     assert not (hub.folder / "me").exists()
     done = push(HF_TOKEN="secret")
+    # What is there already is public, and in another layout.
+    private = push("--private", HF_TOKEN="secret")
+    mixed = push("--layout=open_clip", HF_TOKEN="secret")
   assert done.returncode == 0, done.stderr
+  assert private.returncode == 1 and "everybody can see it" in private.stderr
+  assert mixed.returncode == 1 and "(model.safetensors)" in mixed.stderr
   published = hub.folder / "me" / "photos"
   for path in filter(pathlib.Path.is_file, exported.rglob("*")):
     name = path.relative_to(exported)

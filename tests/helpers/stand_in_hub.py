@@ -16,6 +16,7 @@ import pathlib
 import re
 import threading
 
+API = "/api/models/"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -41,6 +42,10 @@ class Handler(server.SimpleHTTPRequestHandler):
       self.reply(401, {"X-Error-Code": "GatedRepo"})
     elif self.path == "/api/whoami-v2":
       self.reply_json({"name": "me", "type": "user"})
+    elif (there := self.folder / self.path.removeprefix(API)).is_dir():
+      paths = filter(pathlib.Path.is_file, there.rglob("*"))
+      files = [{"rfilename": str(x.relative_to(there))} for x in paths]
+      self.reply_json({"id": "me/photos", "private": False, "siblings": files})
     elif not (self.folder / repository).is_dir():
       self.reply(404, {"X-Error-Code": "RepoNotFound"})
     elif not path.is_file():

@@ -62,6 +62,7 @@ def products(f, *args, kind=H100, platform="cuda"):
     ("NVIDIA GH200 480GB", "cuda", FAST),
     ("NVIDIA A100-SXM4-40GB", "cuda", FAST),
     ("TPU v5 lite", "tpu", FAST),
+    ("TPU7x", "tpu", FAST),
     ("Tesla T4", "cuda", TRUE),  # it has no bf16
     ("NVIDIA RTX A1000", "cuda", TRUE),
     ("NVIDIA GeForce RTX 4090", "cuda", TRUE),  # faster in float32

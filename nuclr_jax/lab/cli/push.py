@@ -11,6 +11,7 @@ from absl import flags as absl_flags
 from nuclr_jax.lab.cli import chosen, flags, verbs
 from nuclr_jax.lab.files import remote
 
+WEIGHTS = (".safetensors", ".bin", ".msgpack")
 REPO = absl_flags.DEFINE_string(
   "repo", None, "The name of the model on the Hugging Face hub, OWNER/NAME."
 )
@@ -43,13 +44,19 @@ def push() -> None:
     remote.local_folder(verbs.workdir(), choose=checkpoint.of_newest) as run,
     tempfile.TemporaryDirectory() as place,
   ):
-    parts, *_ = loop.load(run, pairs=False, **options)
+    parts, _, state = loop.load(run, pairs=False, **options)
+    plain = share is None and options["averaged"]
     folder = export.write_model(
       export.model_of_run(run, share=share, **options),
       output or pathlib.Path(place) / "model",
       layout=flags.LAYOUT.value,
       add=functools.partial(
-        model_card.write, run, parts, repo=repo, license=LICENSE.value
+        model_card.write,
+        run,
+        parts,
+        step=int(state.step) if plain else None,
+        repo=repo,
+        license=LICENSE.value,
       ),
     )
     if output:
@@ -59,10 +66,12 @@ def push() -> None:
 
 
 def check_name(repo: str) -> None:
-  """Raises ValueError if the hub has no such names."""
+  """Raises ValueError if the hub has no such names, or it lacks the owner."""
   from huggingface_hub.errors import HFValidationError
   from huggingface_hub.utils import validate_repo_id
 
+  if "/" not in repo:
+    raise ValueError(f"--repo={repo} lacks the owner: give --repo=OWNER/{repo}")
   try:
     validate_repo_id(repo)
   except HFValidationError as error:
@@ -85,12 +94,32 @@ def upload(folder: pathlib.Path, repo: str, *, private: bool) -> str:
   Args:
     folder: What to upload.
     repo: The name of the model.
-    private: Whether only the owner may see it, if it is new.
+    private: Whether only the owner may see it.
+
+  Raises:
+    ValueError: If the model is there already and is not private, or has weights
+      in other files, which would be loaded in place of these.
   """
   from huggingface_hub import HfApi
+  from huggingface_hub.errors import RepositoryNotFoundError
 
   api = HfApi()
   with _explained():
+    with contextlib.suppress(RepositoryNotFoundError):
+      there = api.repo_info(repo)
+      if private and not there.private:
+        raise ValueError(
+          f"{repo} is there already, and everybody can see it: change that on "
+          "the hub first, or choose another name"
+        )
+      names = (x.rfilename for x in there.siblings or ())
+      other = [x for x in names if x.endswith(WEIGHTS)]
+      if other := [x for x in other if not (folder / x).exists()]:
+        raise ValueError(
+          f"{repo} has a model in another layout ({other[0]}), which would be "
+          "loaded in place of this one: delete it on the hub first, give the "
+          "same --layout, or choose another name"
+        )
     made = api.create_repo(repo, private=private, exist_ok=True)
     api.upload_folder(
       repo_id=made.repo_id,

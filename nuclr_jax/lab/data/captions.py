@@ -287,7 +287,7 @@ def _captions_in(data: bytes) -> list[str]:
     return []
   if type(content) is not dict:
     return []
-  field = next((x for x in FIELDS if content.get(x) not in (None, "")), None)
+  field = next((x for x in FIELDS if content.get(x) is not None), None)
   if field is not None:
     return captions_of(content, field)
   numbers = {x: int(y[1]) for x in content if (y := _NUMBERED.fullmatch(x))}

@@ -189,8 +189,8 @@ def write_model(
   folder = files.bucket.absolute(folder)
   if model.spec["name"] != "towers":
     raise ValueError(
-      "only models with the name 'towers' can be exported, got "
-      f"{model.spec['name']!r}"
+      "only models with the name 'towers' can be exported, such as those of "
+      f"--model and of the config cc3m, got {model.spec['name']!r}"
     )
   image, text = (_arguments(model.spec, side) for side in Sides._fields)
   for difference in elsewhere.differences(model.resize, [layout]):

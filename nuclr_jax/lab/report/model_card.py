@@ -1,7 +1,8 @@
 """The card of a model on the Hugging Face hub, made of the run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import json
+import os
 import pathlib
 from typing import Any, NamedTuple
 
@@ -75,6 +76,7 @@ def write(
   parts: Experiment,
   folder: pathlib.Path,
   *,
+  step: int | None,
   repo: str,
   license: str | None = None,
 ) -> None:
@@ -84,6 +86,8 @@ def write(
     workdir: The folder of the run.
     parts: The parts of the run.
     folder: What `export.write_model` has written.
+    step: The step of the weights; None for weights that were never scored, such
+      as a mixture.
     repo: The name on the hub, such as "me/photos".
     license: The licence, by the hub's name for it; None if there is none yet.
   """
@@ -91,7 +95,10 @@ def write(
   if (workdir / records.METRICS).exists():
     metrics = records.read_metrics(workdir)
   history = records.read_history(workdir)
-  scores = metrics or opening.newest(history)
+  rows = [x for x in history if x["step"] == step]
+  scores = opening.newest(rows)
+  if metrics is not None and metrics.get("step") == step:
+    scores = metrics
   names = [x for x in records.headlines(scores) if x in scores]
   loading = next(x for x in LOADING if (folder / x.file).exists())
   data = ModelCardData(
@@ -102,10 +109,10 @@ def write(
     model_name=repo.rsplit("/", 1)[-1],
     eval_results=[_result(name, scores[name]) for name in names] or None,
   )
-  rows = [f"| {x} | {page.shown_score(x, scores[x])} |" for x in names]
+  lines = [f"| {x} | {page.shown_score(x, scores[x])} |" for x in names]
   head = ["| score | |", "| --- | --- |"]
   what = opening.described(workdir, parts, metrics, history)
-  alarms = health.warnings(history, diagnostics.scale_of(parts))
+  alarms = health.warnings(rows, diagnostics.scale_of(parts))
   sections = [
     f"---\n{data.to_yaml()}\n---",
     f"# {repo.rsplit('/', 1)[-1]}",
@@ -117,14 +124,30 @@ def write(
     f"With nuclr_jax: `nuclr embed --model={repo} --input=photos "
     "--output=embeddings`",
     "## How it was trained",
-    "\n".join(f"- {line}" for line in what),
+    "\n".join(f"- {line}" for line in what)
+    + ("" if step is None else f"\n- these are the weights of step {step:,}"),
     "## How well it does",
-    "\n".join([*head, *rows]) if names else "It was not scored.",
+    "\n".join([*head, *lines]) if names else "It was not scored.",
     *_warned(alarms),
     "## Config",
-    f"```json\n{json.dumps(parts.settings.recorded, indent=2)}\n```",
+    f"```json\n{json.dumps(_nameless(parts.settings.recorded), indent=2)}\n```",
   ]
   files.write_text(folder / CARD, "\n\n".join(sections) + "\n")
+
+
+def _nameless(value: Any) -> Any:
+  """Returns a config with the last parts of paths on this machine alone.
+
+  Example:
+    >>> _nameless({"pretrained": "/home/me/clip", "name": "a/b"})
+    {'pretrained': 'clip', 'name': 'a/b'}
+  """
+  if isinstance(value, Mapping):
+    return {key: _nameless(x) for key, x in value.items()}
+  if isinstance(value, list | tuple):
+    return [_nameless(x) for x in value]
+  is_path = isinstance(value, str) and os.path.isabs(value)
+  return os.path.basename(value.rstrip("/")) if is_path else value
 
 
 def _result(name: str, value: float) -> Any:

@@ -240,6 +240,8 @@ def described(
   tau = objective.get("temperature")
   if isinstance(tau, Mapping):
     tau = tau.get("name") or tau.get("temperature")
+  if isinstance(tau, float):
+    tau = f"{tau:.4g}"
   words = [
     f"{objective['name']}" + (f", temperature {tau}" if tau else ""),
     f"{sizes.num_pairs:,} pairs of {data}",

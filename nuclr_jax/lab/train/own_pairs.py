@@ -14,9 +14,8 @@ from nuclr_jax.lab.train import finetune
 
 log = logging.getLogger(__name__)
 
-FEW = (
-  100_000  # pairs, of which a published model knows more than they can teach
-)
+LEAST = 16  # pairs, the smallest batch of the config own
+FEW = 100_000  # pairs, which teach less than a published model knows
 
 
 def config_of_pairs(
@@ -52,6 +51,11 @@ def config_of_pairs(
   name = recipe
   if name is None:
     pairs = image_text.num_pairs(sets["train"], data_dir)
+    if pairs < LEAST:
+      raise ConfigError(
+        f"{sets['train']} has {pairs} pairs, and the config own needs {LEAST} "
+        "at least; ingest more, or name another config with --config"
+      )
     name = f"own:{pairs}"
   values = complete(load_config(name))
   if values["data"]["name"] != "image_text":
@@ -76,10 +80,10 @@ def _say(train: str, pairs: int, values: dict[str, Any]) -> None:
   """Says what the config own has chosen, and why."""
   batch, epochs = values["batch_size"], values["num_epochs"]
   log.info(
-    "%s has %s pairs: the config own:%d takes batches of %d, as many as leave "
-    "an epoch some steps, and %g epochs (%s steps, which grow with the root of "
-    "the number of pairs); small towers begin with random weights, and the "
-    "temperature is learned. --config.KEY=VALUE changes any of it",
+    "%s has %s pairs, for which the config own:%d has batches of %d, as many "
+    "as leave an epoch some steps, %g epochs (%s steps), fewer for more pairs, "
+    "a temperature that is learned, and small towers with random weights; "
+    "--config.KEY=VALUE changes any of it",
     train,
     f"{pairs:,}",
     pairs,

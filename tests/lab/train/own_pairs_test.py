@@ -22,26 +22,25 @@ def data_dir(tmp_path_factory):
   return folder / "data"
 
 
-# 25 steps times the root of the number of pairs, and 8 steps in an epoch or
-# more if the batch then has 16 to 256 pairs.
+# 2,500 epochs divided by the root of the number of pairs, at least 5 and at
+# most 60; 8 steps in an epoch or more if the batch then has 16 to 256 pairs.
 @pytest.mark.parametrize(
-  "pairs, batch, steps",
+  "pairs, batch, epochs",
   [
-    (16, 16, 100),
-    (250, 16, 395),
-    (634, 64, 629),
-    (4_779, 256, 1_728),
-    (128_000, 256, 8_944),
-    (3_000_000, 256, 43_301),
+    (16, 16, 60.0),
+    (250, 16, 60.0),
+    (634, 64, 60.0),
+    (4_779, 256, 36.2),
+    (128_000, 256, 7.0),
+    (3_000_000, 256, 5.0),
   ],
 )
 @pytest.mark.parametrize("name", ["clip", "nuclr", "siglip", "sogclr"])
-def test_sizes(pairs, batch, steps, name):
+def test_sizes(pairs, batch, epochs, name):
   config = load_config(f"own:{pairs},{name}")
   found = settings.resolve(config)
-  assert found.batch_size == batch
-  assert found.num_epochs * (pairs // batch) == pytest.approx(steps, rel=5e-3)
-  assert 8 <= steps / found.eval_every <= 11
+  assert (found.batch_size, found.num_epochs) == (batch, epochs)
+  assert 9 <= epochs / found.eval_every_epochs <= 11
   if name == "nuclr":
     size = config.objective.zeta.size
     assert size % batch == 0 and batch <= size <= min(pairs, 4096)
@@ -58,7 +57,7 @@ def test_the_sets_are_counted_and_named(data_dir, caplog):
   config = config_of_pairs(["mine"], data_dir=data_dir)
   assert config["data"]["train"] == "mine"
   assert config["data"]["validation"] == ("mine=mine:validation",)
-  assert config["batch_size"] == 16 and "mine has 20 pairs" in caplog.text
+  assert config["batch_size"] == 16 and "mine has 20 pairs, for" in caplog.text
   assert "a published model knows more" in caplog.text
   assert config["keep_best"] == "validation/mine/mean_recall@1"
   config = config_of_pairs(["mine:validation"], data_dir=data_dir, recipe="own")
@@ -80,6 +79,8 @@ def test_another_recipe_keeps_everything_but_its_sets(data_dir):
 def test_what_cannot_be_trained(data_dir, tmp_path):
   with pytest.raises(ConfigError, match="a stream of tars, whose captions"):
     config_of_pairs([f"{tmp_path}/x.tar"])
+  with pytest.raises(ConfigError, match="mine:validation has 6 pairs, and"):
+    config_of_pairs(["mine:validation"], data_dir=data_dir)
   with pytest.raises(ConfigError, match="trains on glyphs"):
     config_of_pairs(["mine"], data_dir=data_dir, recipe="glyphs")
   with pytest.raises(ValueError, match="nothing"):
