@@ -22,7 +22,7 @@ LICENSE = absl_flags.DEFINE_string(
   "Without one, the card says that there is none.",
 )
 PRIVATE = absl_flags.DEFINE_bool(
-  "private", False, "Let only the owner see a model that is new on the hub."
+  "private", False, "Let only the owner see the model."
 )
 
 
@@ -46,8 +46,12 @@ def push() -> None:
   ):
     parts, _, state = loop.load(run, pairs=False, **options)
     plain = share is None and options["averaged"]
+    if share is None:
+      model = export.exported(parts, state)
+    else:
+      model = export.model_of_run(run, share=share, **options)
     folder = export.write_model(
-      export.model_of_run(run, share=share, **options),
+      model,
       output or pathlib.Path(place) / "model",
       layout=flags.LAYOUT.value,
       add=functools.partial(
@@ -113,8 +117,8 @@ def upload(folder: pathlib.Path, repo: str, *, private: bool) -> str:
           "the hub first, or choose another name"
         )
       names = (x.rfilename for x in there.siblings or ())
-      other = [x for x in names if x.endswith(WEIGHTS)]
-      if other := [x for x in other if not (folder / x).exists()]:
+      weights = (x for x in names if x.endswith(WEIGHTS))
+      if other := [x for x in weights if not (folder / x).exists()]:
         raise ValueError(
           f"{repo} has a model in another layout ({other[0]}), which would be "
           "loaded in place of this one: delete it on the hub first, give the "

@@ -93,11 +93,9 @@ def config_of_training(
     )
   kept = {key: x for key, x in values["model"].items() if key in KEPT}
   own = {*Square._fields, *Captions._fields}
-  sets = sets_of(data, data_dir) if data else {}
+  sets = sets_of(data, zero_shot, data_dir)
   if data:
     own |= OF_SETS
-  if zero_shot:
-    sets["zero_shot"] = tuple(zero_shot)
   of_recipe = {key: x for key, x in values["data"].items() if key not in own}
   log.info("%s: trained as %s says", source, name)
   return values | {
@@ -108,19 +106,25 @@ def config_of_training(
 
 
 def sets_of(
-  data: Sequence[str], data_dir: str | os.PathLike | None
+  data: Sequence[str],
+  zero_shot: Sequence[str],
+  data_dir: str | os.PathLike | None,
 ) -> dict[str, Any]:
   """Returns the keys of `config.data` that train on sets and score them.
 
   Args:
-    data: Captioned sets, see `config_of_training`.
+    data: Captioned sets, see `config_of_training`; without any, none are named.
+    zero_shot: Labelled sets to classify at the end; likewise.
     data_dir: Folder of prepared data sets.
 
   Raises:
     ValueError: If one is not there, or has no pairs to train on.
   """
+  classified = {"zero_shot": tuple(zero_shot)} if zero_shot else {}
+  if not data:
+    return classified
   if tar_files.are_tars(whole := ",".join(data)):
-    return {"train": whole}
+    return {"train": whole} | classified
   train, scored = [], {"validation": [], "test": []}
   for place, known in untrained.places_of(data, data_dir):
     if place.split is None and untrained.TRAIN not in known:
@@ -141,7 +145,7 @@ def sets_of(
       ":train[90%:]',)\" holds out pairs that --data=mine:train[:90%] leaves"
     )
   lists = {key: tuple(names) for key, names in scored.items()}
-  return {"train": ",".join(train)} | lists
+  return {"train": ",".join(train)} | lists | classified
 
 
 def _begin(

@@ -41,7 +41,7 @@ def config_of_pairs(
     ValueError: If there is no such data set or recipe, or the recipe is for
       other data.
   """
-  sets = finetune.sets_of(data, data_dir)
+  sets = finetune.sets_of(data, zero_shot, data_dir)
   if recipe is None and tar_files.are_tars(sets["train"]):
     raise ConfigError(
       f"--data={sets['train']} is a stream of tars, whose captions are not "
@@ -69,8 +69,6 @@ def config_of_pairs(
       name = held_out[0].partition("=")[0]
       values["keep_best"] = f"validation/{name}/mean_recall@1"
       log.info("--best takes the state with the best %s", values["keep_best"])
-  if zero_shot:
-    sets["zero_shot"] = tuple(zero_shot)
   kept = values["data"].items()
   of_recipe = {key: x for key, x in kept if key not in finetune.OF_SETS}
   return values | {"data": of_recipe | sets}

@@ -42,13 +42,16 @@ class Place(NamedTuple):
   rows: int  # that it has got of this step
 
 
+NOWHERE = Place(None, -1, 0)
+
+
 class Run(NamedTuple):
   """A run, as a tracker is told of it."""
 
   name: str  # to be shown
   workdir: pathlib.Path
   recorded: Mapping[str, Any]  # its complete config
-  place: Place | None
+  place: Place
   trains: bool  # or it is looked at, and its state there stays
 
 
@@ -274,11 +277,21 @@ def follow(
   """
   if kept == -1 and (workdir / FILE).exists():
     files.write_json(workdir / FILE, {})
+  places = _places(workdir)
   rows = {name: queue.SimpleQueue() for name in names}
-  lock, threads = threading.Lock(), {}  # a lock of the file
+  lock, threads = threading.Lock(), {}
+  title, trains = workdir.resolve().name, kept is not None
+
+  def keep(name: str, place: Place) -> None:
+    """Writes where a tracker keeps the run; the other ones do so, too."""
+    with lock:
+      places[name] = place
+      known = {key: x._asdict() for key, x in places.items()}
+      files.write_json(workdir / FILE, known)
+
   for name in names:
-    run = Run(workdir.resolve().name, workdir, recorded, None, kept is not None)
-    args = name, run, kept, rows[name], lock
+    run = Run(title, workdir, recorded, places.get(name, NOWHERE), trains)
+    args = name, run, kept, rows[name], keep
     threads[name] = threading.Thread(target=_send, args=args, daemon=True)
     threads[name].start()
 
@@ -330,11 +343,10 @@ def show(
     hand_on(max(places[name].step for name in names), row)
 
 
-def _send(name, run: Run, kept: int | None, rows, lock) -> None:
+def _send(name, run: Run, kept: int | None, rows, keep) -> None:
   """Sends rows to a tracker until there is a bool; runs in a thread."""
   try:
-    place = _places(run.workdir).get(name, Place(None, -1, 0))
-    tracked = OPEN[name](run._replace(place=place))
+    place, tracked = run.place, OPEN[name](run)
     # Rows after `kept` come again, as they were.
     again = place.rows if kept is not None and place.step > kept else 0
     while not isinstance(item := rows.get(), bool):
@@ -348,11 +360,7 @@ def _send(name, run: Run, kept: int | None, rows, lock) -> None:
         continue
       tracked.write(step, row)
       place = Place(tracked.id, step, place.rows + 1)
-      with lock:
-        known = _places(run.workdir) | {name: place}
-        files.write_json(
-          run.workdir / FILE, {key: x._asdict() for key, x in known.items()}
-        )
+      keep(name, place)
     tracked.close(item)
   except Exception as error:  # whatever it is, the run goes on
     log.warning(

@@ -248,6 +248,7 @@ def run(tmp_path_factory):
     (export, "write_embeddings", counts),
     (export, "write_training_pairs", counts),
     (export, "model_of_run", "model"),
+    (export, "exported", "model"),
     (export, "write_model", folder),
     (push, "check_account", None),
     (push, "upload", "address"),
