@@ -376,12 +376,10 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
       if stopping:
         break
     manager.wait_until_finished()
-  if stopped:
-    log.info(
-      "stopped at step %d of %d; run the same command again to continue",
-      step,
-      last,
-    )
+    if stopped:
+      recorder.stop()
+      where = f"step {step} of {last}"
+      log.info("stopped at %s; run the same command again to continue", where)
   return train_state, stopped
 
 

@@ -65,6 +65,8 @@ class Recorder(NamedTuple):
   write: Callable[[int, Metrics], None]
   # Writes to `TIMES`, which differs from run to run.
   write_times: Callable[[int, Metrics], None]
+  # Tells trackers that the run is stopped before its end.
+  stop: Callable[[], None]
 
 
 @contextlib.contextmanager
@@ -83,7 +85,7 @@ def open_recorder(
     start_step: The step that the run continues from.
   """
   if not distributed.is_first():
-    yield Recorder(*[lambda step, metrics: None] * 2)
+    yield Recorder(*[lambda step, metrics: None] * 2, lambda: None)
     return
 
   kept = start_step if start_step > 0 else -1  # the last step to keep
@@ -92,22 +94,18 @@ def open_recorder(
     metrics = {name: float(value) for name, value in metrics.items()}
     file.write(json.dumps({"step": step} | metrics) + "\n")
     file.flush()
-    for hand_on in tracked:
-      hand_on(step, metrics)
+    tracked.hand_on(step, metrics)
 
   with contextlib.ExitStack() as stack:
-    tracked = [
-      stack.enter_context(x)
-      for x in trackers.open_all(workdir, settings, kept=kept)
-    ]
-    writers = []
+    opened = trackers.open_all(workdir, settings, kept=kept)
+    tracked, writers = stack.enter_context(opened), []
     for name in (HISTORY, TIMES):
       rows = [x for x in read_history(workdir, name) if x["step"] <= kept]
       text = "".join(json.dumps(row) + "\n" for row in rows)
       files.write_atomically(workdir / name, text)
       file = stack.enter_context(files.open_in_place(workdir / name, "a"))
       writers.append(partial(write, file))
-    yield Recorder(*writers)
+    yield Recorder(*writers, tracked.stop)
 
 
 def read_history(

@@ -29,6 +29,11 @@ log = logging.getLogger(__name__)
 FILE = "trackers.json"
 PROJECT = "nuclr_jax"  # unless the tracker's own environment variable names one
 SECONDS = 60  # that the end of a run waits for a tracker
+# How a run ends: it is complete, an error ended it, or somebody stopped it and
+# may continue it.
+FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
+EXIT_CODES = {FINISHED: 0, FAILED: 1, STOPPED: 255}  # as W&B understands them
+STATES = {FINISHED: "FINISHED", FAILED: "FAILED", STOPPED: "KILLED"}  # MLflow's
 
 Row = Mapping[str, float | pathlib.Path]  # scores, and pictures as PNG files
 HandOn = Callable[[int, Row], None]  # takes a step and a row of it
@@ -40,6 +45,7 @@ class Place(NamedTuple):
   id: str | None  # None until the tracker has given one
   step: int  # the last one that it has got; -1 if there is none
   rows: int  # that it has got of this step
+  ended: str = FINISHED  # how the run ended when it was last open there
 
 
 NOWHERE = Place(None, -1, 0)
@@ -60,7 +66,14 @@ class Tracked(NamedTuple):
 
   id: str  # finds it again
   write: HandOn
-  close: Callable[[bool], None]  # takes whether the run has failed
+  close: Callable[[str], None]  # takes how the run ends
+
+
+class Listener(NamedTuple):
+  """What is told of a run; errors that end it are seen by themselves."""
+
+  hand_on: HandOn
+  stop: Callable[[], None]  # says that the run is stopped before its end
 
 
 def _wandb(run: Run) -> Tracked:
@@ -86,8 +99,8 @@ def _wandb(run: Run) -> Tracked:
     shown = _with(lambda x: wandb.Image(os.fspath(x)), row)
     opened.log({"step": step} | shown)
 
-  def close(failed: bool) -> None:
-    opened.finish(exit_code=int(failed))
+  def close(ended: str) -> None:
+    opened.finish(exit_code=EXIT_CODES[ended])
 
   return Tracked(opened.id, write, close)
 
@@ -107,7 +120,7 @@ def _trackio(run: Run) -> Tracked:
   def write(step: int, row: Row) -> None:
     opened.log(_with(lambda x: trackio.Image(os.fspath(x)), row), step=step)
 
-  return Tracked(opened.name, write, lambda failed: opened.finish())
+  return Tracked(opened.name, write, lambda ended: opened.finish())
 
 
 def _mlflow(run: Run) -> Tracked:
@@ -137,9 +150,9 @@ def _mlflow(run: Run) -> Tracked:
       if isinstance(path, pathlib.Path):
         client.log_artifact(found, os.fspath(path), "report")
 
-  def close(failed: bool) -> None:
+  def close(ended: str) -> None:
     if run.trains:
-      client.set_terminated(found, "FAILED" if failed else "FINISHED")
+      client.set_terminated(found, STATES[ended])
 
   return Tracked(found, write, close)
 
@@ -201,10 +214,11 @@ def _wandb_may_begin() -> bool:
   return not online or bool(wandb.login(prompt=False, verify=False))
 
 
+@contextlib.contextmanager
 def open_all(
   workdir: pathlib.Path, settings: Settings | None, *, kept: int
-) -> list[contextlib.AbstractContextManager[HandOn]]:
-  """Returns what opens all trackers of a run, TensorBoard first.
+) -> Iterator[Listener]:
+  """Opens all trackers of a run.
 
   Args:
     workdir: Folder of the run.
@@ -214,10 +228,17 @@ def open_all(
   names, recorded = (
     (settings.trackers, settings.recorded) if settings else ((), {})
   )
-  return [
-    tensorboard(files.folder_in(workdir, "tensorboard"), kept=kept),
-    follow(workdir, names, recorded, kept=kept),
-  ]
+  events = files.folder_in(workdir, "tensorboard")
+  with (
+    tensorboard(events, kept=kept) as show,
+    follow(workdir, names, recorded, kept=kept) as services,
+  ):
+
+    def hand_on(step: int, row: Row) -> None:
+      show(step, row)
+      services.hand_on(step, row)
+
+    yield Listener(hand_on, services.stop)
 
 
 @contextlib.contextmanager
@@ -261,11 +282,11 @@ def follow(
   recorded: Mapping[str, Any],
   *,
   kept: int | None,
-) -> Iterator[HandOn]:
-  """Yields a function that hands a row of a step to services.
+) -> Iterator[Listener]:
+  """Hands rows of steps to services, without waiting for them.
 
-  It returns at once. At the end of the block, they have `SECONDS` to take what
-  they have not taken yet.
+  At the end of the block, they have `SECONDS` to take what they have not taken
+  yet.
 
   Args:
     workdir: Folder of the run.
@@ -299,14 +320,21 @@ def follow(
     for waiting in rows.values():
       waiting.put((step, dict(row)))
 
-  failed = True
+  ended = FINISHED
+
+  def stop() -> None:
+    nonlocal ended
+    ended = STOPPED
+
   try:
-    yield hand_on
-    failed = False
+    yield Listener(hand_on, stop)
+  except BaseException as error:
+    ended = STOPPED if isinstance(error, KeyboardInterrupt) else FAILED
+    raise
   finally:
     end = time.monotonic() + SECONDS
     for waiting in rows.values():
-      waiting.put(failed)
+      waiting.put(ended)
     for name, thread in threads.items():
       thread.join(max(0.0, end - time.monotonic()))
       if thread.is_alive():
@@ -339,29 +367,35 @@ def show(
   except ConfigError as error:
     log.warning("the plots are not sent: %s", error)
     return
-  with follow(workdir, names, settings.recorded, kept=None) as hand_on:
-    hand_on(max(places[name].step for name in names), row)
+  with follow(workdir, names, settings.recorded, kept=None) as services:
+    services.hand_on(max(places[name].step for name in names), row)
 
 
 def _send(name, run: Run, kept: int | None, rows, keep) -> None:
-  """Sends rows to a tracker until there is a bool; runs in a thread."""
+  """Sends rows to a tracker until the run ends; runs in a thread."""
+  close = None
   try:
     place, tracked = run.place, OPEN[name](run)
+    close = tracked.close
     # Rows after `kept` come again, as they were.
     again = place.rows if kept is not None and place.step > kept else 0
-    while not isinstance(item := rows.get(), bool):
+    while not isinstance(item := rows.get(), str):
       step, row = item
       if step < place.step or not row:
         continue
       if step > place.step:
-        again, place = 0, Place(tracked.id, step, 0)
+        again, place = 0, place._replace(id=tracked.id, step=step, rows=0)
       if again:
         again -= 1
         continue
       tracked.write(step, row)
-      place = Place(tracked.id, step, place.rows + 1)
+      place = place._replace(id=tracked.id, rows=place.rows + 1)
       keep(name, place)
-    tracked.close(item)
+    ended = item if run.trains else place.ended
+    if place.id:
+      keep(name, place._replace(ended=ended))
+    close = None  # which is tried once
+    tracked.close(ended)
   except Exception as error:  # whatever it is, the run goes on
     log.warning(
       "%s: %s: %s; the run goes on without it, and its metrics are in its "
@@ -370,6 +404,9 @@ def _send(name, run: Run, kept: int | None, rows, keep) -> None:
       type(error).__name__,
       error,
     )
+    if close:
+      with contextlib.suppress(Exception):  # it would look as if it went on
+        close(FAILED)
 
 
 def _places(workdir: pathlib.Path) -> dict[str, Place]:
@@ -385,9 +422,10 @@ def _places(workdir: pathlib.Path) -> dict[str, Place]:
   for name, place in content.items():
     match place:
       case {"id": str(run), "step": int(step), "rows": int(rows)} if (
-        name in OPEN
+        name in OPEN and place.get("ended", FINISHED) in STATES
       ):
-        found[name] = Place(run, step, rows)
+        ended = place.get("ended", FINISHED)
+        found[name] = Place(run, step, rows, ended)
       case _:
         log.warning("%s: left out %s, which is damaged", path, name)
   return found

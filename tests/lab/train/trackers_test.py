@@ -30,17 +30,16 @@ def service(monkeypatch):
     found = run.place.id or f"{run.name}-{len(runs)}"
     rows = runs.setdefault(found, [])
     write = lambda step, row: rows.append((step, row))
-    end = lambda failed: rows.append("failed" if failed else "closed")
-    return Tracked(found, write, end)
+    return Tracked(found, write, rows.append)
 
   monkeypatch.setitem(trackers.OPEN, "wandb", opened)
   return runs
 
 
 def follow(workdir, steps, *, kept=-1):
-  with trackers.follow(workdir, ["wandb"], CONFIG, kept=kept) as hand_on:
+  with trackers.follow(workdir, ["wandb"], CONFIG, kept=kept) as services:
     for step in steps:
-      hand_on(step, {"train/loss": step / 10})
+      services.hand_on(step, {"train/loss": step / 10})
 
 
 def steps_of(rows):
@@ -59,8 +58,20 @@ def test_a_resumed_run_continues_where_the_service_is(service, tmp_path):
   follow(tmp_path, (4, 5), kept=4)  # the end of step 4, such as final scores
   ((run, rows),) = service.items()
   assert run == f"{tmp_path.name}-0"
-  closed = "closed"
-  assert steps_of(rows) == [1, 2, 3, 3, closed, 3, 4, closed, 4, 5, closed]
+  finished = "finished"
+  assert steps_of(rows) == [
+    1,
+    2,
+    3,
+    3,
+    finished,
+    3,
+    4,
+    finished,
+    4,
+    5,
+    finished,
+  ]
   assert rows[0] == (1, {"train/loss": 0.1})
 
 
@@ -68,52 +79,72 @@ def test_a_run_that_begins_again_is_another_run(service, tmp_path):
   follow(tmp_path, (1, 2))
   follow(tmp_path, (1,))
   assert [steps_of(x) for x in service.values()] == [
-    [1, 2, "closed"],
-    [1, "closed"],
+    [1, 2, "finished"],
+    [1, "finished"],
   ]
 
 
-def test_a_run_that_fails_is_said_to_have_failed(service, tmp_path):
+@pytest.mark.parametrize(
+  "error, ended",
+  [(FloatingPointError, "failed"), (KeyboardInterrupt, "stopped")],
+)
+def test_a_service_is_told_how_a_run_ended(error, ended, service, tmp_path):
+  with pytest.raises(error):
+    with trackers.follow(tmp_path, ["wandb"], CONFIG, kept=-1) as services:
+      services.hand_on(1, {"a": 1.0})
+      raise error
+  (rows,) = service.values()
+  assert steps_of(rows) == [1, ended]
+  # Looking at a run leaves that as it is, training goes on to another end.
+  with trackers.follow(tmp_path, ["wandb"], CONFIG, kept=None) as services:
+    services.hand_on(1, {"b": 1.0})
+  follow(tmp_path, (2,), kept=1)
+  assert steps_of(rows) == [1, ended, 1, ended, 2, "finished"]
+
+
+def test_an_error_before_the_first_row_is_told_too(service, tmp_path):
   with pytest.raises(FloatingPointError):
-    with trackers.follow(tmp_path, ["wandb"], CONFIG, kept=-1) as hand_on:
-      hand_on(1, {"a": 1.0})
+    with trackers.follow(tmp_path, ["wandb"], CONFIG, kept=-1):
       raise FloatingPointError
-  assert steps_of(*service.values()) == [1, "failed"]
+  assert list(service.values()) == [["failed"]]
 
 
 @pytest.mark.parametrize("where", ["open", "write", "close"])
 def test_a_service_that_fails_is_left_alone(
   where, monkeypatch, tmp_path, caplog, service
 ):
+  ends = []
+
   def fail(*args):
     raise OSError("no route to host")
 
   def opened(*args):
     if where == "open":
       fail()
-    calls = dict(write=lambda *args: None, close=lambda failed: None)
+    calls = dict(write=lambda *args: None, close=ends.append)
     return Tracked("a", **calls | {where: fail})
 
   monkeypatch.setitem(trackers.OPEN, "mlflow", opened)
   with trackers.follow(
     tmp_path, ["mlflow", "wandb"], CONFIG, kept=-1
-  ) as hand_on:
+  ) as services:
     for step in range(3):
-      hand_on(step, {"a": 1.0})
+      services.hand_on(step, {"a": 1.0})
   (line,) = caplog.messages
   assert line.startswith("mlflow: OSError: no route to host; the run goes on")
-  assert steps_of(*service.values()) == [0, 1, 2, "closed"]
+  assert ends == (["failed"] if where == "write" else [])
+  assert steps_of(*service.values()) == [0, 1, 2, "finished"]
 
 
 def test_the_end_does_not_wait_for_ever(monkeypatch, tmp_path, caplog):
   release = threading.Event()
   monkeypatch.setattr(trackers, "SECONDS", 0.1)
   wait = lambda *args: release.wait(60)
-  opened = lambda run: Tracked("a", wait, lambda failed: None)
+  opened = lambda run: Tracked("a", wait, lambda ended: None)
   monkeypatch.setitem(trackers.OPEN, "mlflow", opened)
   before = time.monotonic()
-  with trackers.follow(tmp_path, ["mlflow"], CONFIG, kept=-1) as hand_on:
-    hand_on(0, {"a": 1.0})
+  with trackers.follow(tmp_path, ["mlflow"], CONFIG, kept=-1) as services:
+    services.hand_on(0, {"a": 1.0})
   assert time.monotonic() - before < 30
   release.set()
   assert "mlflow does not answer" in caplog.text
@@ -126,7 +157,7 @@ def test_a_damaged_file_of_places_stops_nothing(
   (tmp_path / trackers.FILE).write_text(text)
   follow(tmp_path, (1,), kept=0)
   assert str(tmp_path / trackers.FILE) in caplog.text
-  assert steps_of(*service.values()) == [1, "closed"]
+  assert steps_of(*service.values()) == [1, "finished"]
 
 
 def test_services_get_the_pictures_of_a_report(
@@ -144,7 +175,7 @@ def test_services_get_the_pictures_of_a_report(
     (rows,) = service.values()
     assert len(rows) == 3
     trackers.show(tmp_path, settings, [picture])
-    assert rows[3:] == [(7, {"report/curves": picture}), "closed"]
+    assert rows[3:] == [(7, {"report/curves": picture}), "finished"]
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   trackers.show(tmp_path, settings, [picture])
   assert "the plots are not sent: config.trackers: wandb is" in caplog.text
@@ -156,8 +187,16 @@ def test_a_recorder_hands_on_all_rows(service, tiny, tmp_path):
   with records.open_recorder(tmp_path, settings, start_step=0) as recorder:
     recorder.write(1, {"train/loss": np.float32(0.5)})
     recorder.write_times(1, {"pairs_per_second": 5.0})
-  rows = [(1, {"train/loss": 0.5}), (1, {"pairs_per_second": 5.0}), "closed"]
+  rows = [(1, {"train/loss": 0.5}), (1, {"pairs_per_second": 5.0}), "finished"]
   assert list(service.values()) == [rows]
+
+
+def test_a_run_that_is_stopped_says_so(service, tiny, tmp_path):
+  settings = resolve(tiny(trackers=("wandb",)))
+  with records.open_recorder(tmp_path, settings, start_step=0) as recorder:
+    recorder.write(1, {"train/loss": 0.5})
+    recorder.stop()
+  assert steps_of(*service.values()) == [1, "stopped"]
 
 
 def test_a_service_that_is_not_installed_is_refused(monkeypatch):
@@ -180,13 +219,14 @@ def picture(tmp_path):
 
 def follow_twice(workdir, name, picture):
   """A run that is resumed, and then reported."""
-  with trackers.follow(workdir, [name], CONFIG, kept=-1) as hand_on:
-    hand_on(1, {"train/loss": 0.5, "validation/mean_recall@1": 0.25})
-  with trackers.follow(workdir, [name], CONFIG, kept=0) as hand_on:
-    hand_on(1, {"train/loss": 0.5, "validation/mean_recall@1": 0.25})
-    hand_on(2, {"train/loss": 0.4})
-  with trackers.follow(workdir, [name], CONFIG, kept=2) as hand_on:
-    hand_on(2, {"test/mean_recall@1": 0.5})
+  with trackers.follow(workdir, [name], CONFIG, kept=-1) as services:
+    services.hand_on(1, {"train/loss": 0.5, "validation/mean_recall@1": 0.25})
+  with trackers.follow(workdir, [name], CONFIG, kept=0) as services:
+    services.hand_on(1, {"train/loss": 0.5, "validation/mean_recall@1": 0.25})
+    services.hand_on(2, {"train/loss": 0.4})
+  with trackers.follow(workdir, [name], CONFIG, kept=2) as services:
+    services.hand_on(2, {"test/mean_recall@1": 0.5})
+    services.stop()
   shown = SETTINGS._replace(trackers=(name,))
   trackers.show(workdir, shown, [picture])
   return json.loads((workdir / trackers.FILE).read_text())[name]
@@ -200,7 +240,7 @@ def test_mlflow(monkeypatch, tmp_path, picture, caplog):
   assert not caplog.messages and place["step"] == 2
   client = mlflow.MlflowClient()
   run = client.get_run(place["id"])
-  assert run.info.status == "FINISHED" and run.data.params["seed"] == "3"
+  assert run.info.status == "KILLED" and run.data.params["seed"] == "3"
   assert run.data.params["data.name"] == '"glyphs"'
   assert run.data.metrics["validation/mean_recall_at_1"] == 0.25
   history = client.get_metric_history(place["id"], "train/loss")
