@@ -14,7 +14,6 @@ from nuclr_jax.lab.train import finetune
 
 log = logging.getLogger(__name__)
 
-LEAST = 16  # pairs, the smallest batch of the config own
 FEW = 100_000  # pairs, which teach less than a published model knows
 
 
@@ -51,13 +50,16 @@ def config_of_pairs(
   name = recipe
   if name is None:
     pairs = image_text.num_pairs(sets["train"], data_dir)
-    if pairs < LEAST:
-      raise ConfigError(
-        f"{sets['train']} has {pairs} pairs, and the config own needs {LEAST} "
-        "at least; ingest more, or name another config with --config"
-      )
     name = f"own:{pairs}"
-  values = complete(load_config(name))
+  try:
+    values = complete(load_config(name))
+  except ConfigError as error:
+    if recipe is None:  # it says how many pairs it takes
+      raise ConfigError(
+        f"{sets['train']} has {pairs} pairs: {error}; ingest more, or name "
+        "another config with --config"
+      ) from error
+    raise
   if values["data"]["name"] != "image_text":
     raise ConfigError(
       f"--config={name} trains on {values['data']['name']}, and --data names "
