@@ -124,6 +124,8 @@ def test_a_run_is_published(run, exported, tmp_path):
     nobody = push()
     assert nobody.returncode == 1 and "run hf auth login" in nobody.stderr
     assert "401" in push(HF_TOKEN="wrong").stderr
+    unknown = push("--license=Apache", HF_TOKEN="secret")
+    assert unknown.returncode == 1 and "one of [apache-2.0" in unknown.stderr
     assert not (hub.folder / "me").exists()
     done = push(HF_TOKEN="secret")
     # What is there already is public, and in another layout.

@@ -16,7 +16,10 @@ import pathlib
 import re
 import threading
 
+from huggingface_hub import ModelCard
+
 API = "/api/models/"
+LICENSES = ("apache-2.0", "mit", "other")  # that it knows
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -71,15 +74,22 @@ class Handler(server.SimpleHTTPRequestHandler):
     length = int(self.headers.get("Content-Length") or 0)
     lines = self.rfile.read(length).decode().splitlines()
     self.asked.append(f"POST {self.path}")
-    if self.headers["Authorization"] != f"Bearer {self.token}":
+    if self.path == "/api/validate-yaml":
+      card = ModelCard(
+        json.loads(lines[0])["content"], ignore_metadata_errors=True
+      )
+      if (card.data.license or "mit") in LICENSES:
+        self.reply_json({"warnings": [], "errors": []})
+      else:
+        known = f'"license" must be one of [{", ".join(LICENSES)}]'
+        self.reply(400, {}, known.encode(), body=True)
+    elif self.headers["Authorization"] != f"Bearer {self.token}":
       self.reply(401, {})
     elif self.path == "/api/repos/create":
       name = json.loads(lines[0])["name"]
       (self.folder / "me" / name).mkdir(parents=True, exist_ok=True)
       url = f"http://{self.headers['Host']}/me/{name}"
       self.reply_json({"url": url, "name": f"me/{name}", "id": f"me/{name}"})
-    elif self.path == "/api/validate-yaml":
-      self.reply_json({"warnings": [], "errors": []})
     elif self.path.endswith("/preupload/main"):
       asked = json.loads(lines[0])["files"]
       more = {"uploadMode": "regular", "shouldIgnore": False}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import contextlib
 import functools
+import json
 import pathlib
 import tempfile
 
@@ -37,7 +38,7 @@ def push() -> None:
   if output:
     remote.check_new(output)
   else:
-    check_account()
+    check_with_hub(LICENSE.value)
   share = chosen.one_share()
   options = {"data_dir": flags.DATA_DIR.value} | flags.chosen_state()
   with (
@@ -82,12 +83,27 @@ def check_name(repo: str) -> None:
     raise ValueError(f"--repo={repo}: {error}") from error
 
 
-def check_account() -> None:
-  """Raises ValueError, before the run is read, if nobody is logged in."""
-  from huggingface_hub import HfApi
+def check_with_hub(license: str | None) -> None:
+  """Raises ValueError, before the run is read, for what the hub would refuse.
+
+  That is somebody who is not logged in, and a licence that it does not know.
+
+  Args:
+    license: The hub's name of a licence; None for no licence.
+  """
+  from huggingface_hub import HfApi, ModelCard
 
   with _explained():
     HfApi().whoami()
+    if license is None:
+      return
+    try:
+      ModelCard(f"---\nlicense: {json.dumps(license)}\n---\n").validate()
+    except ValueError as error:
+      raise ValueError(
+        f"--license={license} is not what the hub calls a licence: "
+        f"{' '.join(str(error).split())[:600]}"
+      ) from error
 
 
 def upload(folder: pathlib.Path, repo: str, *, private: bool) -> str:

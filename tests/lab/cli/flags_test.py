@@ -250,7 +250,7 @@ def run(tmp_path_factory):
     (export, "model_of_run", "model"),
     (export, "exported", "model"),
     (export, "write_model", folder),
-    (push, "check_account", None),
+    (push, "check_with_hub", None),
     (push, "upload", "address"),
     (doctor, "examine", True),
   ]
