@@ -32,9 +32,7 @@ HELP = {"--help", "-help", "-h"}
 ANOTHER = "choose another folder with --workdir, --data_dir or --output"
 REMEDIES = {
   errno.ENOSPC: "free some space and run the same command again to continue",
-  errno.EROFS: ANOTHER,
-  errno.EACCES: ANOTHER,
-  errno.EPERM: ANOTHER,
+  **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), ANOTHER),
   errno.EEXIST: f"there is a file where a folder should be; {ANOTHER}",
   errno.ENOTDIR: f"there is a file where a folder should be; {ANOTHER}",
 }
@@ -138,6 +136,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     flags.check_values(training=verb == "train")
     flags.check_places()
     usage.check_together(verb, flags.present())
+    if not flags.PROCESS_ID.value:
+      progress.log.info("nuclr %s: loading", verb)  # which takes seconds
     flags.import_modules()
     # Before processes join or data is read.
     flags.chosen_settings(training=verb == "train")

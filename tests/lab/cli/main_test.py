@@ -458,10 +458,27 @@ def test_names_in_errors_do_not_reach_the_terminal_as_they_are(words):
   text = HOSTILE.replace("\udcff", "") + FORGED
   done = nuclr(*(x.format(text) for x in words))
   assert done.returncode in (1, 2)
-  first, *rest = shown_lines(done.stdout + done.stderr)
+  said = shown_lines(done.stdout + done.stderr)
+  first, *rest = [x for x in said if not x.endswith(": loading")]
   assert first.startswith("nuclr ") or first.startswith("nuclr:")
   assert r"\x1b[2J" in done.stderr and r"\u202e" in done.stderr
   assert all(x.startswith(("  ", "(--debug")) for x in rest)
+
+
+def test_a_command_speaks_before_it_loads(tmp_path):
+  """Flax, Orbax and Grain alone take seconds."""
+  code = (
+    "import logging, sys\n"
+    "from nuclr_jax.lab import progress\n"
+    "from nuclr_jax.lab.cli import main\n"
+    "def say(*args): print({'flax', 'orbax', 'grain'} & sys.modules.keys())\n"
+    "progress.log.info = say\n"
+    "main.parse_flags(sys.argv)\n"
+  )
+  words = ["train", "--config=glyphs:smoke", f"--workdir={tmp_path}"]
+  command = [sys.executable, "-c", code, *words]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+  assert done.stdout.splitlines()[:1] == ["set()"], done.stderr
 
 
 def test_names_in_the_log(capfd):
