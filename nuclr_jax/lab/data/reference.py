@@ -92,9 +92,7 @@ def open_reference(
   try:
     data = open_embeddings(folder)
     width_of(folder)
-    order = np.argsort(data.image_of_text, kind="stable")
-    rows = Sides(data.image_of_text[order], order)
-    _check_pairs(data, rows, source, compare_all)
+    rows = _rows_of_pairs(data, source, compare_all)
     identity = _identity(data)
   except ValueError as error:
     raise ValueError(f"config.reference: {error}") from error
@@ -123,6 +121,29 @@ def width_of(folder: str | os.PathLike) -> int:
 
 
 _mapped = functools.cache(open_array)
+
+
+def _rows_of_pairs(data: Cached, source: Source, compare_all: bool) -> Sides:
+  """Returns the rows of each pair.
+
+  Pairs that were read from an input are in the order of their images, wherever
+  their captions lie. Those that embed wrote of training pairs are in the order
+  of the pairs, of which some may share an image.
+
+  Raises:
+    ValueError: If the folder has other pairs; it says of which, by the order of
+      images.
+  """
+  errors = []
+  by_image = np.argsort(data.image_of_text, kind="stable")
+  for order in (by_image, np.arange(len(by_image))):
+    rows = Sides(data.image_of_text[order], order)
+    try:
+      _check_pairs(data, rows, source, compare_all)
+      return rows
+    except ValueError as error:
+      errors.append(error)
+  raise errors[0]
 
 
 def _check_pairs(

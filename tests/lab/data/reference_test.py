@@ -14,7 +14,7 @@ from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.lab.export import Embedder, write_embeddings
 from nuclr_jax.lab.export.embed import array_file, table_file
 from nuclr_jax.lab.user_files import inputs
-from nuclr_jax.types import Sides
+from nuclr_jax.types import Sides, Sizes
 
 N, WIDTH = 12, 5
 CAPTIONS = [f"a drawing of {x}" for x in "abcdefgh"]  # of 12 pairs
@@ -92,6 +92,30 @@ def test_the_order_of_the_captions_is_that_of_their_images(pairs, tmp_path):
     b.of(np.arange(N)), a.of(np.arange(N)), strict=True
   ):
     np.testing.assert_array_equal(found, expected)
+
+
+def test_pairs_may_share_an_image(pairs, tmp_path):
+  """As in data with copies: embed writes each image once, and all pairs."""
+  image_id = np.int32([0, 1, 2, 0, 3, 4, 1, 5, 6, 7, 8, 9])
+  text_id = pairs.ids(np.arange(N)).text
+  shared = pairs._replace(
+    sizes=Sizes(N, 10, 8),
+    ids=lambda pair_ids: Sides(image_id[pair_ids], text_id[pair_ids]),
+    keys=None,
+  )
+  place = folder_of(
+    pairs,
+    tmp_path / "r",
+    image=unit_rows(1, 10, WIDTH),
+    content=range(10),
+    image_of_text=image_id,
+  )
+  found = reference.open_reference(place, shared).of(np.arange(N))
+  expected = unit_rows(1, 10, WIDTH)[image_id], unit_rows(2, 8, WIDTH)[text_id]
+  for x, y in zip(found, expected, strict=True):
+    np.testing.assert_array_equal(x, np.float32(y))
+  with pytest.raises(ValueError, match="captions than 6 of 12 training pairs"):
+    reference.open_reference(place, pairs)
 
 
 def replaced(rows, at, by):
