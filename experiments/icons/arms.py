@@ -18,6 +18,9 @@ MIDDLE = 0.08  # at which the learning rate is tuned
 # The weight of the positive in InfoNCE's denominator, (n - 1) / (B - 1) at half
 # size and batch 128.
 LIKE_INFONCE = 1_000.0
+# DRRho's constant 1e-4 in the mean of a batch, as a weight of the positive, see
+# `objectives.relative_to`.
+DRRHO_POSITIVE = 1e-4 * 127_999 * 128 / 127
 # The released schedule of the rate of ζ, frozen for a sixth of the run.
 FALLING = dict(freeze_epochs=4 / 6, decay="cosine", drops=(0.5, 22 / 30))
 
@@ -131,4 +134,9 @@ ARMS = {
   ),
   "neuclip": Arm("NeuCLIP", "neuclip", _at),
   "amorlip": Arm("AmorLIP", "amorlip", _at),
+  "drrho": Arm(
+    "DRRho, relative to CLIP",
+    "drrho",
+    lambda x: _at(x, positive_weight=DRRHO_POSITIVE),
+  ),
 }

@@ -18,6 +18,7 @@ from experiments.icons import (
   measure,
   plan,
   planted,
+  reference,
   scores,
   stated,
   tables,
@@ -295,6 +296,17 @@ def test_a_frozen_encoder_takes_features(place, drawn, tmp_path, monkeypatch):
   batch = frozen.with_features(data, lookup).train.fetch(np.array([3]))
   (name,) = data.train.captions(batch.text_id)
   np.testing.assert_array_equal(batch.text[0], random[names.index(name)])
+
+
+def test_drrho_is_relative_to_a_model_of_the_same_pairs(place, drawn, tmp_path):
+  with pytest.raises(ValueError, match="experiments.icons.reference writes it"):
+    measured(place, tmp_path / "first", plan.MAIN, "drrho")
+  run = plan.make_run(plan.SMOKE, plan.TUNING, "clip", 0, value=0.1, rate=1e-3)
+  reference.write(run, place.data_dir)
+  found = measured(place, tmp_path / "second", plan.MAIN, "drrho")
+  assert 0 <= found[plan.CRITERION] <= 1
+  with pytest.raises(ValueError, match="is there already"):
+    reference.write(run, place.data_dir)
 
 
 class TestGradients:
