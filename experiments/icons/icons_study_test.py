@@ -404,7 +404,7 @@ def test_half_of_the_pairs_are_numbered_anew(place, drawn):
   sizes, ids = half.sizes, half.ids(np.arange(half.sizes.num_pairs))
   assert sizes.num_pairs == 48 and ids.text.max() + 1 == sizes.num_texts
   batch = half.fetch(np.array([5, 3]))
-  chosen = np.random.default_rng(measure.KEY).permutation(whole.sizes.num_pairs)
+  chosen = np.random.default_rng(plan.KEY).permutation(whole.sizes.num_pairs)
   np.testing.assert_array_equal(batch.image, whole.fetch(chosen[[5, 3]]).image)
   captions = whole.captions(whole.ids(chosen[[5, 3]]).text)
   assert half.captions(batch.text_id) == captions

@@ -8,7 +8,8 @@ that can be carried to a machine with the core's libraries only. The second one
 holds them all on the device, trains the arms of `--arms` in turn, the seeds of
 each as one program (`jax.vmap`), and appends a row for each seed. What has a
 row is not run again; with `--minutes`, it stops before an arm that would take
-longer than what is left.
+longer than what is left. `--pairs=128000 --epochs=4` are the pairs and the
+length of the study's own runs.
 
 Objectives are those of the study's configs, which are packed, too, at every
 value of the number that is tuned. Drawings move by whole pixels only, and what
@@ -41,9 +42,10 @@ from experiments.icons.plan import (
   CRITERION,
   MAIN,
   Scale,
+  chosen_pairs,
   make_run,
 )
-from experiments.icons.scores import scores_of
+from experiments.icons.scores import scores_of, split_by
 from nuclr_jax import Batch, objectives, popularity, sharding
 from nuclr_jax.lab import models, progress
 from nuclr_jax.lab.data.source import ImageTextSet
@@ -125,6 +127,8 @@ def settings_of(icons: Icons, arm: str, value: float) -> Settings:
     raise ValueError(f"{arm} solves popularities between epochs: not done here")
   if settings.terms:
     raise ValueError(f"{arm} has a term that sees tokens: not passed on here")
+  if settings.reference is not None:
+    raise ValueError(f"{arm} is relative to a reference: not carried here")
   return settings
 
 
@@ -153,6 +157,32 @@ def unmarked(icons: Icons) -> Icons:
   """Gives equal names ids of their own."""
   ids = np.arange(len(icons.text_id), dtype=np.int32)
   return icons._replace(text_id=ids, text=icons.text[icons.text_id])
+
+
+def part_of(icons: Icons, count: int) -> Icons:
+  """Returns the pairs that the study's runs see, with what then is seen.
+
+  Args:
+    icons: All of them.
+    count: The number of pairs, the first of the study's permutation.
+
+  Raises:
+    ValueError: If there are fewer pairs.
+  """
+  total = len(icons.image)
+  if count > total:
+    raise ValueError(f"--pairs must be at most {total}, got {count}")
+  chosen = chosen_pairs(total, count)
+  _, image_id = np.unique(icons.image_id[chosen], return_inverse=True)
+  texts, text_id = np.unique(icons.text_id[chosen], return_inverse=True)
+  known = {tuple(x) for x in icons.text[texts]}
+  return icons._replace(
+    image=icons.image[chosen],
+    image_id=image_id.astype(np.int32),
+    text_id=text_id.astype(np.int32),
+    text=icons.text[texts],
+    held_out={k: split_by(x, known) for k, x in icons.held_out.items()},
+  )
 
 
 def batches_of(seed: int, num_pairs: int, size: int) -> Iterator[np.ndarray]:
@@ -258,19 +288,21 @@ def rows_of(
   seeds: Sequence[int],
   *,
   marked: bool = True,
+  pairs: int | None = None,
   **options: Any,
 ) -> list[Row]:
-  """Trains an arm and makes a row of each seed."""
-  settings, data = settings_of(icons, arm, value), icons
-  if not marked:
-    data = unmarked(icons)
+  """Trains an arm and makes a row of each seed; see `main` for the options."""
+  settings = settings_of(icons, arm, value)
+  if pairs is not None:
+    icons = part_of(icons, pairs)
+  data = icons if marked else unmarked(icons)
   batch_size, epochs = options["batch_size"], options["epochs"]
   objective = objective_of(
     settings, data.sizes, batch_size=batch_size, epochs=epochs
   )
-  warm = of_counts(icons, value) if settings.warm_start == "counts" else None
+  warm = of_counts(data, value) if settings.warm_start == "counts" else None
   trained = train(data, objective, seeds=seeds, popularities=warm, **options)
-  pairs = len(seeds) * trained.steps * batch_size
+  seen = len(seeds) * trained.steps * batch_size
   common = {
     "arm": arm,
     ARMS[arm].tuned: value,
@@ -281,19 +313,19 @@ def rows_of(
     "steps": trained.steps,
     "device": jax.devices()[0].device_kind,
     "seconds": round(trained.seconds, 1),  # of all seeds together
-    "pairs_per_second": round(pairs / max(trained.seconds, 1e-9)),
+    "pairs_per_second": round(seen / max(trained.seconds, 1e-9)),
   }
   # What stands for captions are token ids already.
   mesh = sharding.make_mesh(1)
   make_embed = make_embedder(trained.model, lambda tokens: tokens, mesh)
   found = []
   for i, seed in enumerate(seeds):
-    part, setting, _ = key_of(common, seed)
+    part, setting, _ = key_of(common | {"pairs": pairs}, seed)
     row = {"part": part, "setting": setting, "seed": seed} | common
     state = jax.tree.map(lambda x, i=i: x[i], trained.state)
     embed = make_embed(state.params["model"], state.model_state)
-    for split, data in icons.held_out.items():
-      whole, by_set = scores_of(embed, data, icons.family)
+    for split, held_out in icons.held_out.items():
+      whole, by_set = scores_of(embed, held_out, icons.family)
       row |= {f"{split}/{k}": x for k, x in whole.items()}
       row.setdefault("sets", {})[split] = by_set
     losses = [round(float(x), 5) for x in trained.losses[i]]
@@ -304,7 +336,8 @@ def rows_of(
 def key_of(options: Mapping[str, Any], seed: int) -> Key:
   """Returns `Run.key` of the run of a seed."""
   tuned = ARMS[options["arm"]].tuned
-  words = ("arm", tuned, "batch_size", "epochs", "towers", "size")
+  words = ["arm", tuned, "batch_size", "epochs", "towers", "size"]
+  words += ["pairs"] * (options["pairs"] is not None)
   named = " ".join(f"{x}={options[x]}" for x in words)
   return PART, named if options["marked"] else f"{named} unmarked", seed
 
@@ -403,6 +436,7 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
   )
   parser.add_argument("--seeds", type=int, default=3)
   parser.add_argument("--batch_size", type=int, default=128)
+  parser.add_argument("--pairs", type=int, help="by default all")
   parser.add_argument("--epochs", type=float, default=30.0)
   parser.add_argument("--towers", choices=TOWERS, default="small")
   parser.add_argument(
@@ -436,6 +470,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     epochs=options.epochs,
     towers=options.towers,
     marked=not options.unmarked,
+    pairs=options.pairs,
   )
   with options.rows.open("a", encoding="utf-8") as file:
     rows.cut_torn_line(file)

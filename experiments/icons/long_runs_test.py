@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.harness import training
-from experiments.icons import long_runs, measure, plan, tables
+from experiments.icons import long_runs, measure, plan, scores, tables
 from experiments.icons.arms import ARMS, GRIDS
 from nuclr_jax import Pairs
 from nuclr_jax.lab import models
@@ -41,6 +41,7 @@ REFUSED = {
   "nuclr_exact": "nuclr_exact solves popularities",
   "clip_tokens": "clip_tokens has a term that sees tokens",
   "sogclr_tokens": "sogclr_tokens has a term that sees tokens",
+  "drrho": "drrho is relative to a reference",
 }
 
 
@@ -124,6 +125,29 @@ def test_unmarked_names_have_ids_of_their_own(cache):
   )
 
 
+def test_a_part_is_that_of_the_study(cache, icons):
+  """Its pairs, and the names that it then has seen."""
+  config = training.get_config("icons")("clip")
+  config.data.update(version=make_icons.VERSION, size=16)
+  data = training.load_data(config, str(icons))
+  expected = measure.subset(data.train, 20)
+  found = long_runs.part_of(long_runs.read(cache), 20)
+  everything = np.arange(20)
+  batch, ids = expected.fetch(everything), expected.ids(everything)
+  assert found.sizes == expected.sizes
+  np.testing.assert_array_equal(found.image, batch.image)
+  np.testing.assert_array_equal(found.image_id, ids.image)
+  np.testing.assert_array_equal(found.text_id, ids.text)
+  np.testing.assert_array_equal(found.text[found.text_id], batch.text)
+  known = set(expected.captions(np.arange(expected.sizes.num_texts)))
+  for split, theirs in data.sets.items():
+    parts = scores.split_by(theirs, known).parts
+    chex.assert_trees_all_equal(found.held_out[split].parts, parts)
+    assert parts["seen"].text.any() and parts["unseen"].text.any()
+  with pytest.raises(ValueError, match="--pairs must be at most"):
+    long_runs.part_of(found, 21)
+
+
 def test_towers_are_those_of_the_study_or_larger(cache):
   icons = long_runs.read(cache)
   model = dict(training.get_config("icons")("clip").model)
@@ -172,17 +196,18 @@ def test_seeds_have_rows_as_if_alone(cache, tmp_path, monkeypatch):
   words = (
     f"--cache={cache} --rows={rows} --arms=nuclr_queue:0.08 --batch_size=8"
   )
-  words = [*words.split(), "--epochs=2"]
+  words = [*words.split(), "--epochs=2", "--pairs=40"]
   for seeds in (1, 2, 2):  # one more, then none
     long_runs.main([*words, f"--seeds={seeds}"])
   lines = [json.loads(x) for x in rows.read_text().splitlines()]
   assert [x["seed"] for x in lines] == [0, 1]
   for row in lines:
     assert row["arm"] == "nuclr_queue" and row["τ"] == 0.08
+    assert row["pairs"] == 40 and row["setting"].endswith(" pairs=40")
     for split in tables.SPLITS:
       assert row["sets"][split]
       assert 0 <= row[f"{split}/natural/mean_recall@10"] <= 1
-  icons = long_runs.read(cache)
+  icons = long_runs.part_of(long_runs.read(cache), 40)
   objective = long_runs.objective_of(
     long_runs.settings_of(icons, "nuclr_queue", 0.08),
     icons.sizes,

@@ -9,7 +9,7 @@ import numpy as np
 from experiments.harness import Run, markdown, rows
 from experiments.icons import tables
 from experiments.icons.arms import ARMS
-from experiments.icons.plan import CRITERION, Rows
+from experiments.icons.plan import CRITERION, NUM_PAIRS, Rows
 
 FILE = pathlib.Path(__file__).with_name("long_runs.jsonl")
 
@@ -22,6 +22,12 @@ class Kind(NamedTuple):
   epochs: float
   size: int
   marked: bool
+  pairs: int
+
+  def name(self) -> str:
+    """Says what is not as in other long runs."""
+    half = f", {NUM_PAIRS:,} pairs" if self.pairs == NUM_PAIRS else ""
+    return f"{self.towers}{half}{'' if self.marked else ', unmarked'}"
 
 
 def groups(found: Rows) -> dict[Kind, dict[str, dict[float, list[Run]]]]:
@@ -57,7 +63,7 @@ def table(path: pathlib.Path = FILE) -> str:
       metrics = tables.COLUMNS.values()
       lines.append(
         [
-          f"{kind.towers}{'' if kind.marked else ', unmarked'}",
+          kind.name(),
           *(f"{kind.batch_size:,}", ARMS[name].label),
           f"{chosen[name][0]:g} of {len(arms[name])}",
           *(tables.mean_of(runs[name], found, x) for x in metrics),
@@ -91,7 +97,6 @@ def numbers(path: pathlib.Path = FILE) -> dict[str, str]:
         for split in tables.SPLITS:
           for top in (1, 10):
             shown = tables.show(tables.difference(x, y, found, split, top))
-            unmarked = "" if kind.marked else ", unmarked"
-            which = f"long: {kind.towers}, {kind.batch_size}{unmarked}: {name}"
+            which = f"long: {kind.name()}, {kind.batch_size}: {name}"
             named[f"{which}: {split} R@{top}"] = shown
   return named

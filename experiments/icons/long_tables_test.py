@@ -24,6 +24,7 @@ def _row(arm: str, tau: float, seed: int, right: float, batch: int = 128):
     "batch_size": batch,
     "epochs": 2.0,
     "size": 32,
+    "pairs": 236_283,
     "pairs_per_second": 1234,
     **scores,
     "sets": {"validation": of_set, "test": of_set},

@@ -16,12 +16,16 @@ from experiments.icons.arms import ARMS, GRIDS, TAU
 from experiments.icons.plan import (
   BATCH_SIZE,
   CRITERION,
+  KEY,
   MAIN,
+  NUM_EPOCHS,
+  NUM_PAIRS,
   RATES,
+  chosen_pairs,
   make_run,
   scale_of,
 )
-from experiments.icons.scores import scores_of
+from experiments.icons.scores import scores_of, split_by
 from nuclr_jax.lab.data.icons.builder import SETS, prepare_icons
 from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, Source
@@ -34,12 +38,10 @@ KEYS = {
   "batch": "batch_size",
   "marked": "data.share_texts",
 }
-NUM_PAIRS, NUM_EPOCHS = 128_000, 4.0  # half of the data
 SMOKE_PAIRS, SMOKE_EPOCHS = 48, 1.0
 SMOKE_CAPTIONS = 200  # of each held-out set
 TOKENS = "contrib:token_prediction"
 REFERENCE = "icons_reference"  # in the folder of prepared data, for DRRho
-KEY = 50  # of the permutation whose first pairs are half of the data
 POINTS = 20  # of a stored curve
 
 
@@ -101,7 +103,7 @@ def subset(source: Source, num_pairs: int | None) -> Source:
   total = source.sizes.num_pairs
   if num_pairs is None or num_pairs >= total:
     return source
-  chosen = np.random.default_rng(KEY).permutation(total)[:num_pairs]
+  chosen = chosen_pairs(total, num_pairs)
   ids = source.ids(chosen)
   images, image_id = np.unique(ids.image, return_inverse=True)
   texts, text_id = np.unique(ids.text, return_inverse=True)
@@ -119,20 +121,6 @@ def subset(source: Source, num_pairs: int | None) -> Source:
     lambda pair_ids: Sides(image_id[pair_ids], text_id[pair_ids]),
     lambda text_ids: source.captions(texts[text_ids]),
     f"{source.fingerprint}/{num_pairs} by {KEY}",
-  )
-
-
-def split_by(data: ImageTextSet, known: frozenset[str]) -> ImageTextSet:
-  """Decides anew which captions are seen: those of the pairs trained on."""
-  natural = data.parts["natural"]
-  seen = np.array([x in known for x in data.captions])
-  of_images = seen[data.image_group]
-  return data._replace(
-    parts={
-      **data.parts,
-      "seen": Sides(natural.image * of_images, natural.text * seen),
-      "unseen": Sides(natural.image * ~of_images, natural.text * ~seen),
-    }
   )
 
 

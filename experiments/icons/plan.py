@@ -18,6 +18,8 @@ Rows = Mapping[tuple[str, str, int], Row]  # by `Run.key`
 
 CRITERION = "validation/natural/mean_recall@10"
 BATCH_SIZE = 128
+NUM_PAIRS, NUM_EPOCHS = 128_000, 4.0  # half of the data
+KEY = 50  # of the permutation whose first pairs these are
 SEEDS, FEW_SEEDS = 5, 3
 RATES = (1e-3, 2e-3, 4e-3)
 RATE_ARMS = ("clip", "sogclr", "nuclr_queue")
@@ -66,6 +68,11 @@ SMOKE = Scale(
   parts=(LOOKS, PLANTED),  # the features of the frozen encoder are an extra
   smoke=True,
 )
+
+
+def chosen_pairs(total: int, count: int) -> np.ndarray:
+  """Returns pairs of a fixed random part; each part has the smaller ones."""
+  return np.random.default_rng(KEY).permutation(total)[:count]
 
 
 def scale_of(options: Options) -> Scale:

@@ -1,15 +1,38 @@
 """The scores of a split, as a whole and for each set of icons."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Mapping
+
+import numpy as np
 
 from nuclr_jax.lab.data.source import ImageTextSet
 from nuclr_jax.lab.evaluate.evaluators import Embed
 from nuclr_jax.lab.evaluate.retrieval import parts_by_origin, recall
+from nuclr_jax.types import Sides
 
 TOP = (1, 10)
 DIRECTIONS = ("image_to_text", "text_to_image")
 # What a row has of each set, after its family and its number of queries.
 OF_SETS = tuple(f"{x}/recall@{k}" for k in TOP for x in DIRECTIONS)
+
+
+def split_by(data: ImageTextSet, known: Collection[Hashable]) -> ImageTextSet:
+  """Decides anew which captions are seen.
+
+  Args:
+    data: A held-out set, whose captions may be rows of token ids.
+    known: Captions that are trained on; rows are tuples.
+  """
+  natural = data.parts["natural"]
+  captions = [x if isinstance(x, str) else tuple(x) for x in data.captions]
+  seen = np.array([x in known for x in captions])
+  of_images = seen[data.image_group]
+  return data._replace(
+    parts={
+      **data.parts,
+      "seen": Sides(natural.image * of_images, natural.text * seen),
+      "unseen": Sides(natural.image * ~of_images, natural.text * ~seen),
+    }
+  )
 
 
 def scores_of(
