@@ -47,10 +47,19 @@ def config_of_pairs(
       "known in advance, as the config own needs them; name another one, such "
       "as --config=cc3m:own,clip"
     )
-  name = recipe
-  if name is None:
+  pairs, name = None, recipe
+  if not tar_files.are_tars(sets["train"]):
     pairs = image_text.num_pairs(sets["train"], data_dir)
+  if name is None:
     name = f"own:{pairs}"
+  elif pairs is not None and pairs < FEW:
+    log.info(
+      "--config=%s has the sizes and the temperature of its own data, and %s "
+      "has %s pairs; without --config, the config own is sized by them",
+      name,
+      sets["train"],
+      f"{pairs:,}",
+    )
   try:
     values = complete(load_config(name))
   except ConfigError as error:

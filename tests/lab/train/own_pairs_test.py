@@ -67,12 +67,14 @@ def test_the_sets_are_counted_and_named(data_dir, caplog):
   assert both["data"]["zero_shot"] == ("pets",)
 
 
-def test_another_recipe_keeps_everything_but_its_sets(data_dir):
+def test_another_recipe_keeps_everything_but_its_sets(data_dir, caplog):
+  caplog.set_level("INFO", logger="nuclr_jax")
   config = config_of_pairs(["mine"], data_dir=data_dir, recipe="cc3m:smoke")
   recipe = load_config("cc3m:smoke")
   assert config["model"] == recipe.model.to_dict()
   assert config["data"]["length"] == recipe.data.length
   assert config["keep_best"] is None
+  assert "mine has 20 pairs; without --config, the config own" in caplog.text
   assert config["data"]["test"] == () and "probes" not in config["data"]
 
 
