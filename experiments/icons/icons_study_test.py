@@ -157,6 +157,49 @@ def test_intervals_resample_families_and_seeds_at_once():
   assert tables.difference(ours, (), rows, "test", 1) is None
 
 
+def test_numbers_in_the_text_are_paired_by_seed():
+  rows = played(OPTIONS)
+  groups = plan.comparison(SCALE, rows)
+  looks = plan.comparison(SCALE, rows, plan.LOOKS)
+  for i, runs in enumerate(looks.values()):
+    for run in runs:
+      key, score = "natural/mean_recall@1", 0.1 * i + 0.01 * run.seed
+      found = {key: score, f"prior/{key}": score**2}
+      rows[run.key]["look"] = {"retrieval": found}
+  results = Results(rows=rows, planned=len(rows))
+  found = stated.numbers(OPTIONS, results)
+
+  def interval(differences):
+    x = 100 * np.array(differences)
+    mean, error = x.mean(), x.std(ddof=1) / len(x) ** 0.5
+    half = {3: 4.302653, 5: 2.776445}[len(x)] * error  # Student's t
+    star = " *" if abs(mean) > half else ""
+    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]{star}"
+
+  seen = [
+    rows[x.key]["test/seen/mean_recall@1"]
+    - rows[y.key]["test/seen/mean_recall@1"]
+    for x, y in zip(groups["sogclr"], groups["clip"], strict=True)
+  ]
+  name = "arms: SogCLR − CLIP: test R@1, seen, seeds alone"
+  assert found[name] == interval(seen)
+  i = list(looks).index("sogclr")
+  gains = [0.1 * i + 0.01 * x - (0.01 * x) ** 2 for x in range(3)]
+  name = "zeta: SogCLR: E − CLIP, E + τ log p: natural R@1, seeds alone"
+  assert found[name] == interval(gains)
+  of_arms = [
+    [
+      100 * rows[run.key]["validation/natural/mean_recall@1"]
+      for (run,) in plan.trials(SCALE, x, rows).values()
+    ]
+    for x in SCALE.first
+  ]
+  best = [max(x) for x in of_arms]
+  assert found["tuning: R@1: arms: range, tuned"] == f"{np.ptp(best):.2f}"
+  range_of_tau = f"{np.mean([np.ptp(x) for x in of_arms]):.2f}"
+  assert found["tuning: R@1: τ: range in an arm"] == range_of_tau
+
+
 def test_tables_need_no_rows():
   rows = played(OPTIONS)
   some = dict(list(rows.items())[: len(rows) // 3])

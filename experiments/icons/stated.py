@@ -1,6 +1,7 @@
 """Differences that the text of README.md states, by name."""
 
 from collections.abc import Mapping, Sequence
+import itertools
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from experiments.icons.plan import MAIN, Rows
 
 PARTS = (MAIN, plan.UNMARKED, plan.FROZEN)
 LARGE = 200  # queries of a set whose sign is counted
+AT_ONE = "validation/natural/mean_recall@1"
 
 
 def numbers(options: Options, results: Results) -> dict[str, str]:
@@ -20,6 +22,9 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   Such as "arms: SogCLR − CLIP: test R@10"; with ", seeds alone" the interval is
   Student's t over seeds. "arms: SogCLR − CLIP: other sign" counts the test sets
   with at least `LARGE` queries whose difference has another sign than the mean.
+  "arms: SogCLR − CLIP: test R@1, seen, seeds alone" is of a kind of queries,
+  "zeta: CLIP: E + τ log p − E: natural R@1, seeds alone" of a correction, and
+  "tuning: R@1: τ: range in an arm" is what `tables.choice_table` has of R@10.
   """
   scale, rows, found = plan.scale_of(options), results.rows, {}
   for part in PARTS:
@@ -34,9 +39,13 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
           shown = tables.show(tables.difference(x, y, rows, split, int(top)))
           found[f"{name}{column}"] = shown
           found[f"{name}{column}, seeds alone"] = _of_seeds(x, y, rows, metric)
+        for kind in tables.PARTS_OF_QUERIES[1:]:
+          metric = f"test/{kind}/mean_recall@1"
+          shown = _of_seeds(x, y, rows, metric)
+          found[f"{name}test R@1, {kind}, seeds alone"] = shown
         if theirs == tables.REFERENCE:
           found[f"{name}other sign"] = _other_sign(groups, ours, rows)
-  return found
+  return found | _corrections(scale, rows) | _tuning(scale, rows)
 
 
 def _of_seeds(
@@ -44,6 +53,62 @@ def _of_seeds(
 ) -> str:
   values = (tables.of_runs(x, rows, metric) for x in (ours, theirs))
   return paired(*values).show_interval(2)
+
+
+# Ways to score that are compared, each with the arm that was trained; no arm is
+# that of the line.
+COMPARED = (
+  (("E − ζ / 2", None), ("E", None)),
+  (("CSLS", None), ("E", None)),
+  (("E + τ log p", None), ("E", None)),
+  (("E − ζ / 2", None), ("CSLS", None)),
+  (("E", None), ("E + τ log p", tables.REFERENCE)),
+)
+
+
+def _corrections(scale: plan.Scale, rows: Rows) -> dict[str, str]:
+  """Returns what corrections after training gain, by seeds alone."""
+  found, looks = {}, plan.comparison(scale, rows, plan.LOOKS)
+
+  def of(way: str, name: str, metric: str) -> dict[int, float]:
+    key = tables.CORRECTIONS[way] + metric
+    scores = {
+      run.seed: tables.nested([run], rows, "look", "retrieval", key)
+      for run in looks.get(name, ())
+    }
+    return {seed: 100 * x for seed, values in scores.items() for x in values}
+
+  for name, (ours, theirs), part, top in itertools.product(
+    looks, COMPARED, ("natural", "balanced"), (1, 10)
+  ):
+    metric = f"{part}/mean_recall@{top}"
+    scores = [of(way, arm or name, metric) for way, arm in (ours, theirs)]
+    other = f"{ARMS[theirs[1]].label}, " if theirs[1] else ""
+    label = f"{ARMS[name].label}: {ours[0]} − {other}{theirs[0]}"
+    shown = paired(*scores).show_interval(2)
+    found[f"{plan.LOOKS}: {label}: {part} R@{top}, seeds alone"] = shown
+  return found
+
+
+def _tuning(scale: plan.Scale, rows: Rows) -> dict[str, str]:
+  """Returns how much τ and the first arms matter in R@1: one seed's trials."""
+  values = {
+    name: {
+      value: x
+      for value, runs in plan.trials(scale, name, rows).items()
+      for x in tables.of_runs(runs, rows, AT_ONE).values()
+    }
+    for name in scale.first
+  }
+  if any(len(x) < scale.trials for x in values.values()):
+    return {}
+  ranges = [max(x.values()) - min(x.values()) for x in values.values()]
+  best = [max(x.values()) for x in values.values()]
+  found = {
+    "τ: range in an arm": np.mean(ranges),
+    "arms: range, tuned": max(best) - min(best),
+  }
+  return {f"tuning: R@1: {k}": f"{x:.2f}" for k, x in found.items()}
 
 
 def _other_sign(
