@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import make_icons
 import numpy as np
 import pytest
+import scipy.stats
 
 from experiments.harness import Place, Results, command, runner
 from experiments.icons import __main__ as main
@@ -131,7 +132,7 @@ def played(options):
   return rows
 
 
-def test_intervals_resample_families_and_seeds_at_once():
+def test_intervals_are_over_families_and_seeds():
   rows = played(OPTIONS)
   groups = plan.comparison(SCALE, rows)
   ours, theirs = groups["sogclr"], groups["clip"]
@@ -146,15 +147,20 @@ def test_intervals_resample_families_and_seeds_at_once():
       r10 = np.mean(a[name][4:]) - np.mean(b[name][4:])
       gain[s, f] += 100 * a[name][1] * r10
   assert mean == pytest.approx(gain.sum() / 5 / queries.sum())
-  random, drawn = np.random.default_rng(1), []
-  for _ in range(4_000):
-    s, f = random.integers(5, size=5), random.integers(3, size=3)
-    drawn.append(gain[s][:, f].sum() / 5 / queries[f].sum())
-  found = np.percentile(drawn, (2.5, 97.5))
-  np.testing.assert_allclose((low, high), found, atol=0.1 * (high - low))
+  each = gain.sum(1) / queries.sum()
+  seeds = sum((x - mean) ** 2 for x in each) / 4 / 5
+  left = [
+    np.delete(gain, f, 1).sum() / 5 / np.delete(queries, f).sum()
+    for f in range(3)
+  ]
+  designers = 2 / 3 * sum((x - np.mean(left)) ** 2 for x in left)
+  both = seeds + designers
+  degrees = both**2 / (seeds**2 / 4 + designers**2 / 2)
+  half = scipy.stats.t(degrees).isf(0.025) * both**0.5
+  assert (low, high) == pytest.approx((mean - half, mean + half))
   same = tables.difference(theirs, theirs, rows, "test", 1)
   assert same == (0.0, 0.0, 0.0)
-  assert tables.difference(ours, (), rows, "test", 1) is None
+  assert tables.difference(ours, theirs[:1], rows, "test", 1) is None
 
 
 def test_numbers_in_the_text_are_paired_by_seed():

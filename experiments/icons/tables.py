@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from experiments.harness import Options, Results, Run, markdown
 from experiments.harness.statistics import MISSING, statistics
@@ -22,7 +23,6 @@ from nuclr_jax import Sides
 SPLITS = ("validation", "test")
 SIDES = Sides._fields
 REFERENCE = "clip"
-DRAWS, DRAW_KEY = 4_000, 50  # of the bootstrap
 PARTS_OF_QUERIES = ("natural", "balanced", "seen", "unseen", "no_copies")
 COLUMNS = {
   f"{split} R@{k}": f"{split}/natural/mean_recall@{k}"
@@ -102,8 +102,10 @@ def difference(
 ) -> tuple[float, float, float] | None:
   """Returns the mean difference of natural recall, and its 95 % interval.
 
-  Seeds are paired. The interval resamples families of designers, with all of
-  their queries, and seeds, both at once; with one seed only families.
+  Seeds and families of designers are both drawn from more: the variance is that
+  over families, with all of their queries, by leaving out one at a time (the
+  jackknife), plus that over seeds, which are paired. The interval is Student's,
+  with Satterthwaite's degrees of freedom.
 
   Args:
     ours: The runs of one arm.
@@ -113,7 +115,7 @@ def difference(
     top: The k of recall@k; the mean of both directions is taken.
 
   Returns:
-    Percentage points; None without a common seed.
+    Percentage points; None without two common seeds and two families.
   """
   pairs = [
     (a, b)
@@ -123,7 +125,7 @@ def difference(
     and (a := _of_sets(rows, x, split))
     and (b := _of_sets(rows, y, split))
   ]
-  if not pairs:
+  if len(pairs) < 2:
     return None
   sets = sorted(pairs[0][0])
   families = sorted({pairs[0][0][x][0] for x in sets})
@@ -138,17 +140,22 @@ def difference(
     for i, (a, b) in enumerate(pairs):
       gain = [a[name][c] - b[name][c] for c in columns]
       gains[i, at] += 100 * count * np.mean(gain)
-  random = np.random.default_rng(DRAW_KEY)
-  of_families = random.multinomial(
-    len(families), np.full(len(families), 1 / len(families)), DRAWS
+  if len(families) < 2:
+    return None
+  of_seeds = gains.sum(1) / queries.sum()
+  gain, mean = gains.mean(0), float(of_seeds.mean())
+  without_one = (gain.sum() - gain) / (queries.sum() - queries)
+  degrees = np.array([len(families) - 1, len(pairs) - 1])
+  variances = np.array(
+    [degrees[0] * without_one.var(), of_seeds.var(ddof=1) / len(pairs)]
   )
-  of_seeds = random.multinomial(
-    len(pairs), np.full(len(pairs), 1 / len(pairs)), DRAWS
+  variance = variances.sum()
+  if not variance:
+    return mean, mean, mean
+  half = variance**0.5 * float(
+    stats.t.ppf(0.975, variance**2 / np.sum(variances**2 / degrees))
   )
-  drawn = np.einsum("ds,sf,df->d", of_seeds / len(pairs), gains, of_families)
-  low, high = np.percentile(drawn / (of_families @ queries), (2.5, 97.5))
-  mean = gains.mean(0).sum() / queries.sum()
-  return float(mean), float(low), float(high)
+  return mean, mean - half, mean + half
 
 
 def _of_sets(rows: Rows, run: Run, split: str) -> Mapping[str, list]:
