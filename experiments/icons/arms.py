@@ -106,6 +106,7 @@ ARMS = {
     "sogclr",
     lambda x: _at(x, positive_weight=LIKE_INFONCE),
   ),
+  "sogclr_batch": Arm("SogCLR, γ = 1", "sogclr", lambda x: _at(x, gamma=1.0)),
   "siglip": Arm("SigLIP", "siglip", lambda x: {"init_scale": 1 / x}),
   "cyclip": Arm("CyCLIP", "cyclip", _at),
   "debiased": Arm("DCL (debiased)", "debiased", _at),
