@@ -18,6 +18,8 @@ MIDDLE = 0.08  # at which the learning rate is tuned
 # The weight of the positive in InfoNCE's denominator, (n - 1) / (B - 1) at half
 # size and batch 128.
 LIKE_INFONCE = 1_000.0
+# CyCLIP's second half, of which SogCLR's configs have none.
+CYCLIC = dict(weight=1.0, in_modal=0.05, cross_modal=0.05)
 # DRRho's constant 1e-4 in the mean of a batch, as a weight of the positive, see
 # `objectives.relative_to`.
 DRRHO_POSITIVE = 1e-4 * 127_999 * 128 / 127
@@ -107,8 +109,23 @@ ARMS = {
     lambda x: _at(x, positive_weight=LIKE_INFONCE),
   ),
   "sogclr_batch": Arm("SogCLR, γ = 1", "sogclr", lambda x: _at(x, gamma=1.0)),
+  "nuclr_gamma_one": Arm(
+    "NUCLR, queue, γ = 1", "nuclr", lambda x: _at(x, gamma=1.0)
+  ),
   "siglip": Arm("SigLIP", "siglip", lambda x: {"init_scale": 1 / x}),
   "cyclip": Arm("CyCLIP", "cyclip", _at),
+  "sogclr_cyclic": Arm(
+    "SogCLR, cyclic consistency",
+    "sogclr",
+    _at,
+    more={"terms": {"cyclic_consistency": CYCLIC}},
+  ),
+  "sogclr_batch_cyclic": Arm(
+    "SogCLR, γ = 1, cyclic consistency",
+    "sogclr",
+    lambda x: _at(x, gamma=1.0),
+    more={"terms": {"cyclic_consistency": CYCLIC}},
+  ),
   "debiased": Arm("DCL (debiased)", "debiased", _at),
   "isogclr": Arm("iSogCLR", "isogclr", _at),
   "fastclip_v3": Arm(

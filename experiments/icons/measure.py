@@ -40,7 +40,6 @@ KEYS = {
 }
 SMOKE_PAIRS, SMOKE_EPOCHS = 48, 1.0
 SMOKE_CAPTIONS = 200  # of each held-out set
-TOKENS = "contrib:token_prediction"
 REFERENCE = "icons_reference"  # in the folder of prepared data, for DRRho
 POINTS = 20  # of a stored curve
 
@@ -56,10 +55,6 @@ def make_config(run: Run):
       if key in config.objective:  # another factory has other arguments
         del config.objective[key]
     config.objective.update(changes)
-    if TOKENS in config.terms and config.objective.name == "sogclr":
-      config.terms[TOKENS].weight = (
-        2 * words[TAU]
-      )  # as configs/glyphs.py has it
   # Below the gradient norm of most losses, so that the scale of a loss, which
   # decides how often it is clipped, hardly matters.
   config.optimizer.clip_norm = 0.1
@@ -69,6 +64,9 @@ def make_config(run: Run):
   config.eval_every_epochs = 0.0
   training.change(config, {x: words[x] for x in KEYS}, KEYS)
   training.change(config, arm.more, {x: x for x in arm.more})
+  if config.objective.name == "sogclr":
+    for term in config.terms.values():  # SogCLR's gradient is 2 τ times CLIP's
+      term.weight = 2 * words[TAU]
   if "smoke" in words:
     config.model.image_features = 16
     config.num_epochs = SMOKE_EPOCHS
