@@ -58,6 +58,7 @@ from nuclr_jax.types import Popularities, Sides, Sizes, each
 log = logging.getLogger(__name__)
 
 PART = "long runs"  # of the rows
+TOKENS = "contrib:token_prediction"
 DIM, RATE = 128, 2e-3  # the rate at `BATCH_SIZE`, growing with the batch's root
 CHUNK = 200  # steps of one call
 POINTS = 20  # of a stored curve
@@ -125,7 +126,7 @@ def settings_of(icons: Icons, arm: str, value: float) -> Settings:
   settings = resolve(icons.configs[arm][f"{value:g}"])
   if settings.refresh.arguments.get("every_epochs"):
     raise ValueError(f"{arm} solves popularities between epochs: not done here")
-  if settings.terms:
+  if TOKENS in settings.terms:
     raise ValueError(f"{arm} has a term that sees tokens: not passed on here")
   if settings.reference is not None:
     raise ValueError(f"{arm} is relative to a reference: not carried here")
