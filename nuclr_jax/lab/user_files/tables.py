@@ -316,7 +316,11 @@ def _is_object(path) -> bool:
 def _from_coco(
   path, columns, images, annotations
 ) -> Iterator[tuple[Split, Row | Rejected]]:
-  """Yields a row for each annotation, and a rejection for an image without."""
+  """Yields a row for each annotation, and a rejection for an image without.
+
+  Raises:
+    ValueError: If two images have the same id.
+  """
   source, names, described, split = os.fspath(path), {}, set(), None
   for number, image in enumerate(images):
     if isinstance(image, Mapping) and _is_id(image.get("id")):
@@ -327,15 +331,22 @@ def _from_coco(
         others=columns.besides,
         row=image,
       )
-      named = splits.named(image, split)
-      names[image["id"]] = named, image.get("file_name")
+      key = str(image["id"])  # some programs quote it in one of the lists
+      entry = splits.named(image, split), image.get("file_name")
+      if names.setdefault(key, entry) != entry:
+        raise ValueError(
+          f"{path} has the id {key} for two images, {names[key][1]} and "
+          f"{entry[1]}, so that nothing tells whose captions are whose; give "
+          "each image an id of its own (files of several sets must be numbered "
+          "anew when they are joined)"
+        )
     else:
       yield None, Rejected(f"image {number}", source, BROKEN_ROW)
   for number, row in enumerate(annotations):
     if not isinstance(row, Mapping) or not _is_id(row.get("image_id")):
       yield None, Rejected(f"annotation {number}", source, BROKEN_ROW)
       continue
-    key, place = row["image_id"], f"annotation {row.get('id', number)}"
+    key, place = str(row["image_id"]), f"annotation {row.get('id', number)}"
     described.add(key)
     named, name = names.get(key, (None, None))
     yield named, _row(path, place, name, captions_of(row, "caption"))
