@@ -12,6 +12,7 @@ import pathlib
 import shlex
 from typing import Any
 
+from nuclr_jax.lab.data.captions import as_text
 from nuclr_jax.lab.data.tar_members import DAMAGED
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.batches import (
@@ -25,14 +26,18 @@ from nuclr_jax.lab.user_files.batches import (
   open_schema,
 )
 from nuclr_jax.lab.user_files.columns import (
+  CAPTION_COLUMNS,
   IMAGE_COLUMNS,
+  MOST_NAMED,
   captions_in,
   choose_column,
   is_url,
   local_path,
+  numbered,
   plain,
   url_column,
   url_error,
+  warn_of_images,
 )
 from nuclr_jax.lab.user_files.items import (
   BROKEN_ROW,
@@ -119,7 +124,7 @@ def image_column(path: str | os.PathLike, schema: Any, name: str | None) -> str:
     name: The column that the user names, if any.
 
   Raises:
-    ValueError: If there is no such column.
+    ValueError: If there is no such column, or if several may be the one.
   """
   names = schema.names
   binary = [x.name for x in schema if has_bytes(x.type)]
@@ -135,8 +140,19 @@ def image_column(path: str | os.PathLike, schema: Any, name: str | None) -> str:
       "named by URL are downloaded first, for instance with img2dataset"
     )
   likely = [x for y in BYTES_COLUMNS for x in binary if plain(x) == y]
-  usual = [*likely, *binary]
-  return choose_column(path, names, name, usual, "image_column")
+  known = {*CAPTION_COLUMNS, "key", *map(plain, numbered(names))}
+  images = [x for x in binary if plain(x) not in known] or binary
+  if name is None and not likely and len(images) > 1:
+    shown = ", ".join(images[:MOST_NAMED])
+    raise ValueError(
+      f"{path} may have images in the columns {shown}; name one of them with "
+      "--image_column=NAME"
+    )
+  chosen = choose_column(path, names, name, [*likely, *images], "image_column")
+  if name is None:  # other columns of bytes may be checksums
+    alike = [x for x in images if any(y in plain(x) for y in BYTES_COLUMNS)]
+    warn_of_images(path, chosen, alike)
+  return chosen
 
 
 def first_rows(
@@ -299,13 +315,15 @@ def read_columns(
 
   Yields:
     Items. Their keys come from the column `key` if there is one, else from the
-    name of the file and the number of the row.
+    name of the file and the number of the row; so does that of a row whose
+    `key` another one has, as where an image has a row for each caption.
   """
   import pyarrow
 
   names = {image, "key", *(x.split("/")[0] for x in captions)}
   names |= {chosen.column} if chosen else set()
   folder = os.path.dirname(path) if folder is None else folder
+  keys = set()
   for group in groups:
     try:
       schema, sizes = open_schema(path)
@@ -319,7 +337,10 @@ def read_columns(
           if chosen and said is None and chosen.rest:
             yield Rejected(key, path, NO_SPLIT)
           elif not chosen or said and splits.NAMES[said.value] == chosen.split:
-            yield from _items_of(key, path, batch, at, image, captions, folder)
+            for x in _items_of(key, path, batch, at, image, captions, folder):
+              again = isinstance(x, Item) and x.key in keys
+              yield x._replace(key=key) if again else x
+              keys.add(x.key)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
       why = f" ({error})" if str(error) in (CUT, COMPRESSED) else ""
       yield Rejected(f"row group {group}", path, f"{DAMAGED}{why}")
@@ -331,7 +352,8 @@ def _items_of(
   """Yields the item of one row of a batch."""
   try:
     row = {name: batch.column(name)[at].as_py() for name in batch.schema.names}
-    key = str(row.get("key") or key)
+    given = row.get("key")
+    key = as_text(given) or (str(given) if given else key)
   except Exception:  # pyarrow raises several
     yield Rejected(key, path, BROKEN_ROW)
     return

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from typing import Any
+import unicodedata
 import urllib.parse
 
 from nuclr_jax.lab.data.captions import TXT, captions_of
@@ -29,9 +30,15 @@ CAPTION_COLUMNS = [
 # Those that are numbered where an image has several captions.
 NUMBERED = "caption title text captions sentence description comment".split()
 MOST_NAMED = 8  # columns in a message
+MOST_LOOKED_AT = 100  # lines that may be those of a table
 FORMATS = (".csv", ".tsv", ".json", ".parquet")  # that img2dataset reads
 # A scheme, which is longer than the letter of a drive of Windows.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# A cell that names an image, at the beginning of a line.
+_IMAGE_CELL = re.compile(
+  rf"""["']?[^\s,;|"']+({"|".join(map(re.escape, ENDINGS))})["']?[,;|\t#]""",
+  re.IGNORECASE,
+)
 _URL_NAME = re.compile(r"(.*_)?(url|uri|link)s?")
 
 log = logging.getLogger(__name__)
@@ -127,8 +134,22 @@ def choose_image(
       "several images must become several rows"
     )
   chosen = choose_column(path, header, name, IMAGE_COLUMNS, "image_column")
-  others = [x for x in usual if x != chosen]
-  if name is None and others and not _in_parts(header):
+  if name is None and not _in_parts(header):
+    warn_of_images(path, chosen, usual)
+  return chosen
+
+
+def warn_of_images(
+  path: str | os.PathLike, chosen: str, found: Sequence[str]
+) -> None:
+  """Warns of columns that may hold further images, and are not read.
+
+  Args:
+    path: The table.
+    chosen: The column that is read.
+    found: The columns that may hold images.
+  """
+  if others := [x for x in found if x != chosen]:
     log.warning(
       "%s: images are read from the column %s, not from %s; "
       "--image_column=NAME chooses",
@@ -136,7 +157,6 @@ def choose_image(
       chosen,
       ", ".join(others[:MOST_NAMED]),
     )
-  return chosen
 
 
 def path_in(row: Mapping[str, Any], column: str) -> Any:
@@ -187,7 +207,10 @@ def _in_parts(header: Mapping | Sequence[str]) -> bool:
 
 
 def choose_captions(
-  path: str | os.PathLike, header: Sequence[str], name: str | None
+  path: str | os.PathLike,
+  header: Sequence[str],
+  name: str | None,
+  image: str = "",
 ) -> tuple[str, ...]:
   """Chooses the column of captions, or the columns.
 
@@ -196,9 +219,12 @@ def choose_captions(
     header: The columns of the table.
     name: The column that the user names, if any: also COLUMN/FIELD, and several
       separated by commas.
+    image: The column of images.
 
   Raises:
-    ValueError: If there is no such column; the message names the flag to give.
+    ValueError: If there is no such column, or if captions and images are both
+      numbered, so that they may be of each other's images; the message names
+      the flag to give.
 
   Example:
     >>> choose_captions("t.csv", ["image", "caption_1", "caption_0"], None)
@@ -214,6 +240,14 @@ def choose_captions(
     chosen = tuple(dict.fromkeys(names))
   else:
     chosen = _usual_captions(path, header)
+    others = numbered_as(header, image)
+    if len(chosen) > 1 and others:
+      raise ValueError(
+        f"{path} has several images in a row, in the columns {image}, "
+        f"{', '.join(others[:MOST_NAMED])}, and captions in "
+        f"{', '.join(chosen[:MOST_NAMED])}: name those of {image} with "
+        "--caption_column=NAME, and read the file once for each image"
+      )
   _warn_of_others(path, header, chosen, chosen=name is not None)
   return chosen
 
@@ -254,6 +288,25 @@ def numbered(header: Sequence[str]) -> tuple[str, ...]:
     if found:
       return tuple(sorted(found, key=found.get))
   return ()
+
+
+def numbered_as(header: Sequence[str], name: str) -> tuple[str, ...]:
+  """Finds the other columns whose names differ from one by their number.
+
+  Args:
+    header: The columns of the table.
+    name: The name of the one. Without a number at its end, there is no other.
+
+  Example:
+    >>> numbered_as(["image_0", "image_1", "image", "caption_1"], "image_0")
+    ('image_1',)
+  """
+  end = r"_?\d{1,3}"
+  stem = re.sub(f"{end}$", "", plain(name))
+  if stem == plain(name):
+    return ()
+  alike = re.compile(f"{re.escape(stem)}{end}")
+  return tuple(x for x in header if x != name and alike.fullmatch(plain(x)))
 
 
 def _warn_of_others(path, header, captions, *, chosen: bool) -> None:
@@ -318,12 +371,29 @@ def is_url(text: str) -> bool:
   return _URL.match(text) is not None and not text.startswith("file://")
 
 
+def is_of_images(lines: Sequence[str]) -> bool:
+  r"""Returns whether lines are those of a table, by the images that they name.
+
+  Args:
+    lines: The lines of a text file.
+
+  Example:
+    >>> is_of_images(["image,caption", "0.jpg,a dog", "1.JPG#0\ta cat"])
+    True
+    >>> is_of_images(["a dog", "a file called dog.jpg"])
+    False
+  """
+  some = lines[:MOST_LOOKED_AT]
+  return 2 * sum(map(bool, map(_IMAGE_CELL.match, some))) > len(some)
+
+
 def local_path(folder: str, name: str) -> str:
   r"""Returns the path of a file that a table names.
 
   Args:
     folder: The folder that paths are relative to.
-    name: The path. One that Windows wrote may have "\" in place of "/".
+    name: The path. One that Windows wrote may have "\" in place of "/", and
+      accents may be encoded in another way than on the disk, as on a Mac.
 
   Example:
     >>> _ = (tmp_path / "0.jpg").write_bytes(b"")
@@ -337,6 +407,9 @@ def local_path(folder: str, name: str) -> str:
   path = os.path.join(folder, name)
   if "\\" in name and not os.path.exists(path):
     path = os.path.join(folder, name.replace("\\", "/"))
+  if not path.isascii() and not os.path.exists(path):
+    forms = (unicodedata.normalize(x, path) for x in ("NFC", "NFD"))
+    path = next(filter(os.path.exists, forms), path)
   return path
 
 
@@ -388,6 +461,11 @@ def url_error(
     flags += f" --url_col={shlex.quote(column or 'COLUMN')}"
     flags += f" --caption_col={shlex.quote(caption)}"
   more = "" if header else "\n(make a table with a header of them first)"
+  if header and not example:
+    more = (
+      ". If the photos are here already, --image_column=NAME names the column "
+      "of their paths"
+    )
   return ValueError(
     f"{path} names images by URL{such}. Download them first, for instance with"
     f"\n  img2dataset --url_list={shlex.quote(os.fspath(path))} {flags} "

@@ -421,7 +421,7 @@ def _cut_columns(
     return [Part(split, damaged, _stamp(path))], False
   names = schema.names
   image = columnar.image_column(path, schema, image_column)
-  captions = choose_captions(path, names, caption_column)
+  captions = choose_captions(path, names, caption_column, image)
   has_paths = columnar.check_links(path, image, range(len(sizes)))
   texts = [field.name for field in schema if has_texts(field.type)]
   texts = [x for x in texts if x not in (image, *captions)]

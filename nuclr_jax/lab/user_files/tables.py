@@ -451,7 +451,7 @@ def _columns(
   if not named and not has_image and (column := url_column(header)):
     raise url_error(path, header, column)
   image = choose_image(path, header, columns[0])
-  captions = choose_captions(path, header, columns[1])
+  captions = choose_captions(path, header, columns[1], image)
   split = splits.find_column(
     path,
     header,
