@@ -1,7 +1,8 @@
 """Finds the files of an input, and those of the split that is asked for."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+import fnmatch
 from functools import partial
 import glob
 import itertools
@@ -22,6 +23,13 @@ from nuclr_jax.lab.user_files.tables import SUFFIXES
 log = logging.getLogger(__name__)
 
 IMAGE_FOLDER = "imagefolder"
+# Where programs note which Parquet files of a folder count.
+LOGS = {
+  "_delta_log": "Delta Lake",
+  ".hoodie": "Hudi",
+  "metadata/*.metadata.json": "Iceberg",
+  "_spark_metadata": "Spark's streams",
+}
 MAX_POINTER = 1024  # bytes of a pointer of Git LFS, by its specification
 Path = pathlib.Path | str  # a text is a path in a bucket
 
@@ -40,9 +48,9 @@ NO_SPLITS = (
 UNDERSTOOD = (
   "supported inputs are .tar and .parquet files as img2dataset writes them, "
   ".parquet files with images or their paths, .csv, .tsv, .json and .jsonl "
-  "tables of images, folders of .tar or .parquet files, of images with texts "
-  "or a metadata.csv beside them, or as save_to_disk of datasets writes them, "
-  "and tfds:NAME"
+  "tables of images (one of another ending must be renamed), folders of .tar "
+  "or .parquet files, of images with texts or a metadata.csv beside them, or "
+  "as save_to_disk of datasets writes them, and tfds:NAME"
 )
 
 
@@ -79,10 +87,10 @@ def expand(
   choose = partial(of_split, split=split, must=must)
   item = os.path.expanduser(item.strip())
   if bucket.is_remote(item):
+    listed = bucket.find(item)
+    _check_no_log(item, listed)
     found = {
-      x: stamp
-      for x, stamp in bucket.find(item).items()
-      if not is_hidden(x, named=item)
+      x: stamp for x, stamp in listed.items() if not is_hidden(x, named=item)
     }
     for ending in (".tar", ".parquet"):
       far = [
@@ -136,16 +144,89 @@ def _files_of(
   if is_saved:
     return arrows
   if tars:  # img2dataset also writes .parquet files, without the images
+    _warn_of_unread(path, tars, parquets)
     return choose(path, tars)
+  parquets = _without_leftovers(path, parquets)
   described = tuple(filter(image_folder.describes_images, _walk(path)))
   if described and not {*parquets} - {*described}:
     return [ImageFolder(path, described)]
   if next(images_of(path), None) and not of_hub:
     return [ImageFolder(path, described) if described else path]
   if parquets:
+    _warn_of_unread(path, parquets, [])
     return choose(path, parquets)
   _check_no_arrows(path, arrows)
   raise ValueError(f"{path} holds nothing to read; {UNDERSTOOD}")
+
+
+def _without_leftovers(
+  folder: pathlib.Path, parquets: Sequence[pathlib.Path]
+) -> list[pathlib.Path]:
+  """Leaves out what Spark and others have not finished, or have replaced.
+
+  As for them, names that begin with "_" are not part of the data.
+
+  Raises:
+    ValueError: If a log says which of the files count.
+  """
+  homes = {home for path in parquets for home in path.parents}
+  _check_no_log(folder, (x for y in homes for z in LOGS for x in y.glob(z)))
+  kept = [
+    path
+    for path in parquets
+    if not any(x.startswith("_") for x in path.relative_to(folder).parts)
+  ]
+  left_out = sorted(set(parquets) - set(kept))
+  if left_out:
+    log.warning(
+      "%s: %d Parquet files are not read, such as %s: names that begin with "
+      "_ are of what is unfinished or about other files",
+      folder,
+      len(left_out),
+      left_out[0].relative_to(folder),
+    )
+  return kept
+
+
+def _check_no_log(folder: Path, paths: Iterable[Path]) -> None:
+  """Raises ValueError if one of some paths is the log of a table."""
+  for path in paths:
+    for pattern, program in LOGS.items():
+      if fnmatch.fnmatchcase(os.fspath(path), f"*/{pattern}*"):
+        raise ValueError(
+          f"{folder} is a table of {program}, whose log says which of its "
+          "files count, and is not read: others may hold rows that were "
+          "deleted or replaced. Write the table as plain Parquet first, for "
+          "instance with write.parquet of Spark or to_parquet of pandas"
+        )
+
+
+def _warn_of_unread(
+  folder: pathlib.Path,
+  read: Sequence[pathlib.Path],
+  others: Sequence[pathlib.Path],
+) -> None:
+  """Warns of images that lie beside the files that are read.
+
+  Args:
+    folder: The folder.
+    read: Its tar or Parquet files, which are read.
+    others: Its Parquet files, if tar files are read; img2dataset writes one
+      with each of them, of the same name.
+  """
+  stems = {path.with_suffix("") for path in read}
+  others = [path for path in others if path.with_suffix("") not in stems]
+  images = sum(1 for _ in images_of(folder))
+  unread = [f"{images} images"] * bool(images)
+  unread += [f"{len(others)} Parquet files"] * bool(others)
+  if unread:
+    log.warning(
+      "%s: its %s files are read, and not the %s there; name these with a "
+      "pattern, or move them into a folder of their own",
+      folder,
+      read[0].suffix,
+      " and ".join(unread),
+    )
 
 
 def _check_no_arrows(folder: pathlib.Path, arrows) -> None:
@@ -196,7 +277,11 @@ def of_split(
 
   Otherwise a run would train on test images. They must distinguish them if the
   split is to be chosen, and not made.
+
+  Raises:
+    ValueError: If they name other splits, or unknown ones.
   """
+  splits.check_parts(folder, paths)
   found = splits.of_paths(folder, paths)
   same = [splits.of_name(x) or x for x in found]
   if must and set(same) <= {""}:
@@ -225,13 +310,21 @@ def is_named(path: pathlib.Path, split: str, item: str) -> bool:
 
 
 def warn_of_merged(text: str, paths: Sequence[Path], split: str) -> None:
-  """Warns if a pattern or a list names files of several splits."""
+  """Warns if files of several splits become one.
+
+  A pattern or a list may name them; and in a folder, files are of no split once
+  the name of one tells none.
+  """
   if len(paths) < 2:
     return
   folder = os.path.commonpath(paths)
   within = [x / "*" if x.is_dir() else x for x in paths]
   found = set(splits.of_paths(folder, within))
-  if len({splits.of_name(x) or x for x in found}) > 1:
+  several = len({splits.of_name(x) or x for x in found}) > 1
+  if found == {""}:
+    found = {splits.of_file(x.name) for x in within}
+    several = bool({*map(splits.of_name, found)} - {"", splits.of_name(split)})
+  if several:
     names = ", ".join(x or "others" for x in sorted(found))
     log.warning(
       "--input=%s: by their names, its files are of several splits (%s), and "
@@ -314,7 +407,7 @@ def warn_of_others(
 
 
 def warn_of_lone_texts(folder: pathlib.Path) -> None:
-  """Warns about texts that lie beside no image of their name."""
+  """Warns about texts that lie beside no image of their name, or several."""
   paths = list(_walk(folder))
   images = [x for x in paths if x.name.lower().endswith(ENDINGS)]
   owners = {*images, *(x.with_suffix("") for x in images)}
@@ -330,4 +423,17 @@ def warn_of_lone_texts(folder: pathlib.Path) -> None:
       folder,
       len(lone),
       min(lone),
+    )
+  texts = {x.with_suffix("") for x in paths if x.suffix.lower() == ".txt"}
+  stems = Counter(x.with_suffix("") for x in images if x not in texts)
+  shared = sorted(x for x, n in stems.items() if n > 1 and x in texts)
+  if shared:
+    names = (x.name for x in images if x.with_suffix("") == shared[0])
+    log.warning(
+      "%s: %d texts are read as the captions of several images each, such as "
+      "%s; move masks and the like into another folder, or give an image a "
+      "text of its own, as x.jpg.txt",
+      folder,
+      len(shared),
+      " and ".join(names),
     )

@@ -237,13 +237,16 @@ def _items_of_row(row: Row) -> Iterator[Item | Rejected]:
 
 
 def _beside(path: str) -> dict[str, pathlib.Path]:
-  """Finds the text files beside an image x.jpg: x.txt, x.TXT or x.jpg.txt."""
+  """Finds the text files beside an image x.jpg: x.jpg.txt, x.txt or x.TXT.
+
+  The first one is of no other image, while x.txt may be that of x.png.
+  """
   image, texts = pathlib.Path(path), {}
   for kind in ("txt", "json"):
     names = (
+      image.with_name(f"{image.name}.{kind}"),
       image.with_suffix(f".{kind}"),
       image.with_suffix(f".{kind.upper()}"),
-      image.with_name(f"{image.name}.{kind}"),
     )
     if found := next(filter(pathlib.Path.is_file, names), None):
       texts[kind] = found

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 from typing import Any, NamedTuple
+import urllib.parse
 
 from nuclr_jax.lab.data.images import ENDINGS
 
@@ -188,11 +189,30 @@ Named(column='split', value='val'): 'validation'}
 def of_name(name: str) -> str:
   """Returns the split that a folder, or a part of a file name, is called by.
 
+  Hugging Face's converter calls a part of a large split `partial-train`, and
+  what writes tables in parts by a column calls their folders `split=train`.
+
   Example:
     >>> of_name("Train"), of_name("val2017"), of_name("trains")
     ('train', 'validation', '')
+    >>> of_name("partial-train"), of_name("split=test"), of_name("label=test")
+    ('train', 'test', '')
   """
-  return NAMES.get(re.sub(r"[-_]?\d+$", "", name.strip().lower()), "")
+  if part := _of_part(name):
+    return NAMES.get(part.value, "")
+  name = name.strip().lower().removeprefix("partial-")
+  return NAMES.get(re.sub(r"[-_]?\d+$", "", name), "")
+
+
+def _of_part(folder: str) -> Named | None:
+  """Returns what a folder such as `split=train` says of the split.
+
+  Spark, pandas, Polars and others leave the column out of the files.
+  """
+  column, equals, value = folder.partition("=")
+  if not equals or _plain(column) not in COLUMNS:
+    return None
+  return named({column: urllib.parse.unquote(value)}, column)
 
 
 def of_file(name: str) -> str:
@@ -223,8 +243,7 @@ def of_paths(
   """
   by_folder, by_name, by_word = [], [], []
   for path in paths:
-    within = os.fspath(path).removeprefix(os.fspath(folder))
-    *folders, name = within.strip("/").split("/")
+    *folders, name = _within(folder, path)
     of_hub = re.fullmatch(HUB_NAME, name)
     named = [of_hub[1]] if of_hub else list(filter(of_name, folders))
     by_folder.append(named[0] if named else "")
@@ -237,6 +256,38 @@ def of_paths(
     return by_name
   several = len(set(map(of_name, by_word))) > 1
   return by_word if all(by_word) and several else by_folder
+
+
+def check_parts(
+  folder: str | os.PathLike, paths: Sequence[str | os.PathLike]
+) -> None:
+  """Raises ValueError for folders such as `split=fold3`, of an unknown split.
+
+  Their rows may be those to test on. Other columns that are in the names of
+  folders are none of splits.
+
+  Args:
+    folder: The folder that was named.
+    paths: The files in it.
+  """
+  found = {x for path in paths for x in map(_of_part, _within(folder, path))}
+  for column in sorted({x.column for x in found if x}):
+    values = sorted(x.value for x in found if x and x.column == column)
+    unknown = [x for x in values if x not in NAMES]
+    if not unknown or (_plain(column) in VAGUE and unknown == values):
+      continue
+    shown = ", ".join(f"{column}={x}" for x in unknown[:MOST_SHOWN])
+    raise ValueError(
+      f"{folder}: folders name splits that are not known, {shown}; call them "
+      f"{column}=train, {column}=validation (or val, valid, dev) or {column}="
+      "test, or name the files to read with a pattern"
+    )
+
+
+def _within(folder: str | os.PathLike, path: str | os.PathLike) -> list[str]:
+  """Returns the parts of a path below a folder."""
+  within = os.fspath(path).removeprefix(os.fspath(folder))
+  return within.strip("/").split("/")
 
 
 @functools.cache

@@ -2,9 +2,9 @@
 
 import json
 
-from make_photos import PHOTOS, photo_folder
+from make_photos import PHOTOS, photo_folder, write_pairs
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 import pytest
 
 from nuclr_jax.lab.ingest import records
@@ -139,3 +139,132 @@ def test_rows_of_the_same_key_are_all_read(tmp_path):
   (part,) = inputs.plan(str(path)).parts
   keys = [item.key for item in part.read()]
   assert keys == ["k", "x-000000001", "l"]
+
+
+# Folders of Parquet files.
+
+
+def in_parts(folder, said, column="split"):
+  """What pandas, Spark and others write in parts by a column."""
+  table = pa.table(
+    {
+      "image": PHOTOS[: len(said)],
+      "caption": [f"text {i}" for i in range(len(said))],
+      column: said,
+    }
+  )
+  dataset.write_dataset(
+    table,
+    folder,
+    format="parquet",
+    partitioning=[column],
+    partitioning_flavor="hive",
+  )
+  return folder
+
+
+def test_parts_by_a_column_of_splits_are_splits(tmp_path, caplog):
+  folder = in_parts(tmp_path / "x", ["train", "Test", "val", "train"])
+  assert planned(folder) == {"train": [(0, "text 0"), (3, "text 3")]}
+  assert planned(folder, split="test") == {"test": [(1, "text 1")]}
+  found = planned(folder, split="validation", made=False)
+  assert found == {"validation": [(2, "text 2")]}
+  assert len(planned(f"{folder}/*/*.parquet")["train"]) == 4
+  assert "files are of several splits (split=Test, split=train" in caplog.text
+
+
+def test_parts_of_unknown_splits_are_refused(tmp_path):
+  folder = in_parts(tmp_path / "x", ["train", "fold 3"])
+  with pytest.raises(ValueError, match="not known, split=fold 3; call them"):
+    planned(folder)
+
+
+@pytest.mark.parametrize("column", ["label", "set"])
+def test_parts_by_another_column_are_no_splits(tmp_path, column):
+  folder = in_parts(tmp_path / "x", ["7", "8"], column)
+  assert len(planned(folder)["train"]) == 2
+
+
+def test_parts_of_large_splits(tmp_path):
+  """As Hugging Face's converter names them."""
+  for i, name in enumerate(("partial-train", "test")):
+    path = tmp_path / "default" / name / "0000.parquet"
+    to_parquet(path, image=[PHOTOS[i]], caption=["a"])
+  assert planned(tmp_path) == {"train": [(0, "a")]}
+
+
+@pytest.mark.parametrize("given", ["{}", "{}/*.parquet"])
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_a_split_beside_a_file_that_names_none(tmp_path, caplog, given, name):
+  for i, stem in enumerate((name, "more")):
+    to_parquet(tmp_path / f"{stem}.parquet", image=[PHOTOS[i]], caption=["a"])
+  assert len(planned(given.format(tmp_path))["train"]) == 2
+  said = "files are of several splits (others, test), and all" in caplog.text
+  assert said == (name == "test")
+
+
+def test_what_spark_has_not_finished_is_left_out(tmp_path, caplog):
+  for i, name in enumerate(("part-0", "_temporary/0/part-0")):
+    path = tmp_path / "_x" / f"{name}.parquet"
+    to_parquet(path, image=[PHOTOS[i]], caption=["a"])
+  assert planned(tmp_path / "_x") == {"train": [(0, "a")]}
+  assert "1 Parquet files are not read, such as _temporary/0" in caplog.text
+
+
+@pytest.mark.parametrize(
+  "name, program",
+  [
+    ("_delta_log/00000000000000000000.json", "Delta Lake"),
+    (".hoodie/hoodie.properties", "Hudi"),
+    ("metadata/v1.metadata.json", "Iceberg"),
+    ("_spark_metadata/0", "Spark's streams"),
+  ],
+)
+def test_tables_whose_log_says_which_files_count(tmp_path, name, program):
+  to_parquet(tmp_path / "x" / "0.parquet", image=PHOTOS[:1], caption=["old"])
+  (tmp_path / name).parent.mkdir()
+  (tmp_path / name).write_text("{}")
+  with pytest.raises(ValueError, match=f"is a table of {program}, whose log"):
+    planned(tmp_path)
+
+
+def test_images_beside_tars_are_named(tmp_path, caplog):
+  write_pairs(photos(tmp_path) / "x.tar", [0])
+  to_parquet(tmp_path / "sub" / "x.parquet", url=["a"])
+  assert len(planned(tmp_path)["train"]) == 1
+  assert ".tar files are read, and not the 6 images there;" in caplog.text
+  caplog.clear()
+  to_parquet(tmp_path / "sub" / "y.parquet", jpg=PHOTOS[:1], caption=["a"])
+  assert len(planned(tmp_path)["train"]) == 1
+  assert "not the 6 images and 1 Parquet files there" in caplog.text
+
+
+def test_tars_with_the_tables_of_img2dataset_are_all_that_is_there(
+  tmp_path, caplog
+):
+  write_pairs(tmp_path / "00000.tar", [0])
+  to_parquet(tmp_path / "00000.parquet", url=["a"])
+  assert len(planned(tmp_path)["train"]) == 1
+  assert not caplog.text
+
+
+def test_a_text_of_several_images_is_named(tmp_path, caplog):
+  """A mask of the same name may lie beside a photo."""
+  folder = photos(tmp_path)
+  for name, data in {
+    "0.png": PHOTOS[3],
+    "1.png": PHOTOS[4],
+    "0.txt": b"both",
+    "1.txt": b"of the JPEG",
+    "1.png.txt": b"of the PNG",
+  }.items():
+    (folder / name).write_bytes(data)
+  found = [x for x in planned(tmp_path)["train"] if isinstance(x, tuple)]
+  assert found == [
+    (0, "both"),
+    (3, "both"),
+    (1, "of the JPEG"),
+    (4, "of the PNG"),
+  ]
+  assert "1 texts are read as the captions of several images" in caplog.text
+  assert "such as 0.jpg and 0.png;" in caplog.text
