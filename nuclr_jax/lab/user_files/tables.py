@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 from nuclr_jax.lab.data.captions import (
@@ -26,6 +27,7 @@ from nuclr_jax.lab.data.captions import (
   open_text,
   tidy_text,
 )
+from nuclr_jax.lab.data.images import ENDINGS
 from nuclr_jax.lab.data.tar_members import DAMAGED
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.batches import (
@@ -60,9 +62,18 @@ MARKED = (
   {"own_similarity", "match_probability"},
   {"kind", "similarity", "nearest"},
 )
+# A file of an image, also as Flickr30k's tokens name its captions: x.jpg#0.
+IMAGE_FILE = re.compile(
+  rf".*({'|'.join(map(re.escape, ENDINGS))})(#\d+)?", re.IGNORECASE | re.S
+)
+# What is no path, but an image in base64, or as Python prints one of Pillow's.
+NO_PATH = re.compile(
+  r"data:image/.*|<PIL\.\w.*|[A-Za-z0-9+/_\s-]{200,}={0,2}\s*", re.S
+)
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 ASKED = 1000  # lines that may be the first to name a split
 MAX_LINES = 20  # most lines of a quoted cell
+ESCAPED = r"\""  # a quotation mark in a quoted cell
 
 
 # What a table says of a row's split; a text is the split itself, and None says
@@ -187,6 +198,12 @@ def _row(path, place: str, image: Any, captions, **table) -> Row | Rejected:
     )
   if not isinstance(image, str) or not image:
     return Rejected(place, source, NO_IMAGE)
+  if NO_PATH.fullmatch(image):
+    raise ValueError(
+      f"{path} has images as text ({image[:20]}...) in place of their paths; "
+      "write them to files, or as bytes to a Parquet file (base64.b64decode "
+      "of Python makes bytes of base64)"
+    )
   if is_url(image):
     raise url_error(path, **table, example=image)
   return Row(image, source, image, captions)
@@ -203,6 +220,11 @@ def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
     header = [tidy_text(name) for name in next(rows, (1, []))[1]]
     if any(map(is_url, header)):
       raise url_error(path)
+    if pair := [x for x in header if IMAGE_FILE.fullmatch(x)]:
+      raise ValueError(
+        f"{path} has no header: its first line names the image {pair[0]}. "
+        "Write one above it, such as image,caption, so that the line is read"
+      )
     read = of_cell if any(x <= set(header) for x in MARKED) else str
     image, captions, split = _columns(path, header, columns)
     chosen = (image, *captions, split)
@@ -230,7 +252,8 @@ def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
 def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
   """Yields the number of each row's first line, and the row's cells.
 
-  A quoted cell may have several lines. A quotation mark that is not closed
+  A quoted cell may have several lines, and may have quotation marks doubled or,
+  as Spark and MySQL write them, behind a backslash. One that is not closed
   within `MAX_LINES`, or not at the end of a cell, belongs to the text, so that
   it does not swallow rows.
   """
@@ -243,7 +266,8 @@ def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     try:
       rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
     except csv.Error:
-      return None
+      doubled = [x.replace(ESCAPED, '""') for x in lines]
+      return parse(doubled) if doubled != lines else None
     cells = rows[0] if len(rows) == 1 else None
     several = delimiter == "\t" and len(lines) > 1
     return None if several and any("\t" in x for x in cells or ()) else cells

@@ -1,5 +1,6 @@
 """Files as other programs write them: none is read wrongly in silence."""
 
+import base64
 import json
 
 from make_photos import PHOTOS, photo_folder, write_pairs
@@ -246,6 +247,98 @@ def test_tars_with_the_tables_of_img2dataset_are_all_that_is_there(
   to_parquet(tmp_path / "00000.parquet", url=["a"])
   assert len(planned(tmp_path)["train"]) == 1
   assert not caplog.text
+
+
+# Tables.
+
+
+@pytest.mark.parametrize(
+  "first", ["0.jpg,a dog", "a dog\tsub/0.JPEG", "0.jpg#0\ta dog"]
+)
+def test_a_table_without_a_header_loses_no_pair(tmp_path, first):
+  path = photos(tmp_path) / "x.csv"
+  path.write_text(f"{first}\n1.jpg,a cat\n")
+  for how in ({}, {"image_column": "0.jpg", "caption_column": "a dog"}):
+    with pytest.raises(ValueError, match="no header: .* Write one above it"):
+      planned(path, **how)
+
+
+def test_quotation_marks_behind_backslashes(tmp_path):
+  """As Spark and MySQL write them."""
+  path = photos(tmp_path) / "x.csv"
+  lines = [
+    "image,caption",
+    r'0.jpg,"a \"big\" dog, running"',
+    r'1.jpg,"a \"cat\""',
+    r'2.jpg,"C:\"',
+    r"3.jpg,5\" wide",
+    '4.jpg,"two \\"red\\"',
+    'circles"',
+    r'5.jpg,"\"a\" b"c',
+  ]
+  path.write_text("\n".join(lines))
+  expected = [
+    'a "big" dog, running',
+    'a "cat"',
+    "C:\\",
+    r"5\" wide",
+    'two "red"\ncircles',
+    r'"\"a\" b"c',
+  ]
+  assert planned(path) == {"train": list(enumerate(expected))}
+
+
+@pytest.mark.parametrize(
+  "kind, how",
+  [
+    ("csv", "base64"),
+    ("csv", "web"),
+    ("csv", "Pillow's"),
+    ("jsonl", "lines"),
+    ("parquet", "url"),
+  ],
+)
+def test_images_that_are_written_as_text_are_called_so(tmp_path, kind, how):
+  text = {
+    "base64": lambda x: base64.b64encode(x).decode(),
+    "lines": lambda x: base64.encodebytes(x).decode(),
+    "url": lambda x: base64.urlsafe_b64encode(x).decode(),
+    "web": lambda x: f"data:image/jpeg;base64,{base64.b64encode(x).decode()}",
+    "Pillow's": lambda x: "<PIL.Image.Image image mode=RGB size=9x9 at 0x7F>",
+  }[how](PHOTOS[0])
+  path = tmp_path / f"x.{kind}"
+  if kind == "csv":
+    path.write_text(f'image,caption\n"{text}",a dog\n')
+  elif kind == "jsonl":
+    path.write_text(json.dumps({"image": text, "caption": "a dog"}))
+  else:
+    to_parquet(path, image=[text], caption=["a dog"])
+  with pytest.raises(ValueError, match="has images as text .* of their paths"):
+    planned(path)
+
+
+def test_accents_may_be_encoded_in_two_ways(tmp_path):
+  """A Mac writes a letter and its accent apart."""
+  names = "caf\u00e9.jpg", "cafe\u0301.jpg"
+  for i in range(2):
+    folder = tmp_path / str(i)
+    folder.mkdir()
+    (folder / names[i]).write_bytes(PHOTOS[i])
+    table = f"file_name,caption\n{names[1 - i]},a dog\n"
+    (folder / "x.csv").write_text(table)
+    assert planned(folder / "x.csv") == {"train": [(i, "a dog")]}
+    (folder / "x.csv").rename(folder / "metadata.csv")
+    assert planned(folder) == {"train": [(i, "a dog")]}
+
+
+def test_a_table_of_links_whose_photos_are_here(tmp_path):
+  """As AI Challenger's captions."""
+  row = {"url": "http://a.b/x", "image_id": "0.jpg", "caption": ["a", "b"]}
+  path = photos(tmp_path) / "x.json"
+  path.write_text(json.dumps([row]))
+  with pytest.raises(ValueError, match="are here already, --image_column=NAME"):
+    planned(path)
+  assert planned(path, image_column="image_id") == {"train": [(0, "a", "b")]}
 
 
 def test_a_text_of_several_images_is_named(tmp_path, caplog):
