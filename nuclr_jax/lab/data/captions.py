@@ -20,9 +20,13 @@ EMPTY_CAPTION = "empty caption"
 NO_UTF8 = "caption is not UTF-8"
 CUT_LIST = "list of captions is cut"  # by "...", as NumPy prints long ones
 TOO_LONG = "too long a caption"
+NO_VALUE = "the word for a missing value"  # that a program has printed
+BOX = "numbers of a box"  # of an object, as YOLO and KITTI write labels
 MAX_LETTERS = 2**15  # of a caption; a page of text has 3,000
 TXT = "txt"  # what webdataset calls the text file of a sample
 KEYS = ("caption", "captions", "raw", "text")  # of an object in a list
+MISSING = {"None", "nan", "NaN", "<NA>", "null", "NULL", r"\N"}
+BOX_NUMBERS = 4  # with a decimal point, at least
 FIELDS = ("caption", "captions", "sentences", "text")  # of KEY.json, in order
 MARK = "\ufeff"  # the byte order mark, wherever files were joined
 MARKS = {  # the longer ones first: one of UTF-32 begins like one of UTF-16
@@ -36,6 +40,7 @@ APOSTROPHE = "'"
 # the width of Chinese characters; and the apostrophe.
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n']")
 _NUMBERED = re.compile(r"caption_?(\d{1,3})")
+_NUMBER = re.compile(r"-?\d*\.?\d+(e-?\d+)?")
 _LINE_END = re.compile(r"\r\n?|\n")
 # Bytes as Python prints them, which pandas writes into tables.
 _BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
@@ -363,11 +368,22 @@ def _wrong(caption: str) -> str:
     return NO_UTF8
   if len(caption) > MAX_LETTERS:
     return TOO_LONG
+  if caption in MISSING:
+    return NO_VALUE
+  if _is_box(caption):
+    return BOX
   if caption[:1] + caption[-1:] == "[]":
     rest = _without_elements(caption[1:-1]).replace(",", " ")
     if rest.split() == ["..."] and _ELEMENT.search(caption):
       return CUT_LIST
   return "" if canonical(caption) else EMPTY_CAPTION
+
+
+def _is_box(caption: str) -> bool:
+  """Returns whether a caption is a class and at least four decimal numbers."""
+  _, *numbers = caption.split() or [""]
+  decimal = [x for x in numbers if "." in x]
+  return len(decimal) >= BOX_NUMBERS and all(map(_NUMBER.fullmatch, numbers))
 
 
 def _unfolded(value) -> list:

@@ -5,8 +5,10 @@ import os
 from typing import Any, NamedTuple
 
 from nuclr_jax.lab.data.captions import (
+  BOX,
   CUT_LIST,
   NO_UTF8,
+  NO_VALUE,
   TOO_LONG,
   clean_text,
   tidy_captions,
@@ -82,7 +84,7 @@ def why_none(bad: Sequence[Rejected]) -> str:
     >>> why_none([]), why_none([Rejected("a", "x.tar", NO_UTF8)])
     ('no caption', 'caption is not UTF-8')
   """
-  reasons = (NO_UTF8, TOO_LONG, CUT_LIST)
+  reasons = (NO_UTF8, TOO_LONG, CUT_LIST, NO_VALUE, BOX)
   telling = (x.reason for x in bad if x.reason in reasons)
   return next(telling, NO_CAPTION)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyarrow import dataset, parquet
 import pytest
 
+from nuclr_jax.lab.data import captions
 from nuclr_jax.lab.ingest import records
 from nuclr_jax.lab.user_files import inputs
 from nuclr_jax.lab.user_files.items import Rejected
@@ -339,6 +340,39 @@ def test_a_table_of_links_whose_photos_are_here(tmp_path):
   with pytest.raises(ValueError, match="are here already, --image_column=NAME"):
     planned(path)
   assert planned(path, image_column="image_id") == {"train": [(0, "a", "b")]}
+
+
+# Captions that are none.
+
+
+@pytest.mark.parametrize("word", ["None", "nan", "NaN", "<NA>", "null", r"\N"])
+def test_words_for_missing_values_are_no_captions(tmp_path, word):
+  """Programs print them: str() of a missing caption, or a table's COPY."""
+  folder = photos(tmp_path)
+  (folder / "x.csv").write_text(
+    f"image,caption\n0.jpg,{word}\n1.jpg,a {word}\n2.jpg, {word} \n"
+  )
+  found = planned(folder / "x.csv")
+  assert found["train"] == [
+    captions.NO_VALUE,
+    (1, f"a {word}"),
+    captions.NO_VALUE,
+  ]
+
+
+def test_labels_of_boxes_are_no_captions(tmp_path):
+  """As YOLO and KITTI have them beside images."""
+  folder = photos(tmp_path)
+  texts = [
+    "0 0.51 0.42 0.2 0.3\n7 .1 .2 .05 6e-2 0.9\n",
+    "Car 0.00 0 1.85 387.63 181.54 423.81 203.12\n",
+    "lot 12 13 14 15\nversion 1.0 2.0 3.0 and 4.0\n",
+  ]
+  for i, text in enumerate(texts):
+    (folder / f"{i}.txt").write_text(text)
+  found = planned(tmp_path)["train"]
+  assert found[:2] == [captions.BOX] * 2
+  assert found[2] == (2, "lot 12 13 14 15", "version 1.0 2.0 3.0 and 4.0")
 
 
 def test_a_text_of_several_images_is_named(tmp_path, caplog):
