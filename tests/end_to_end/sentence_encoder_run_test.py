@@ -56,12 +56,14 @@ def test_a_run(locked, tmp_path, no_diagnostics):
     ("embed --output=o --input=a.txt --images=photos", 2, "--images is for"),
     ("embed --output=o --input=b.txt", 1, "b.txt does not exist"),
     ("embed --output=o --input=empty.txt", 1, "there are no texts to embed"),
+    ("embed --output=o --input=table.txt", 1, "of a table of images; a .txt"),
   ],
 )
 def test_commands_that_are_refused(command, code, message, tmp_path):
   make_captioned.photo_folder(tmp_path / "photos", ["a dog", "a cat"])
   (tmp_path / "a.txt").write_text("a dog\n")
   (tmp_path / "empty.txt").write_text("\n\n")
+  (tmp_path / "table.txt").write_text("image,caption\na.jpg,a dog\nb.jpg,dogs")
   words = ["-m", "nuclr_jax.lab.cli.main", *command.split()]
   env = {"NUCLR_DATA_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
   done = warm.run([*words, f"--model={MEAN}"], cwd=tmp_path, env=env)
