@@ -37,7 +37,9 @@ log = logging.getLogger(__name__)
 # A set and a split, which may be a slice such as train[:50%]; "://" is of a
 # bucket.
 PLACE = re.compile(r"(\S.*?)(?::((?!//)(?:[^:\[]|\[[^\]]*\]?)+))?(?<!:)")
-TEST_SPLITS = ("test", "validation", "val")
+TEST_SPLITS = ("test", "validation", "val", "valid")
+# How folders of splits are called, in capitals or not.
+SPLITS = {*TEST_SPLITS, "train", "training", "testing", "dev"}
 MAX_UNREADABLE = 0.5  # of a folder's images; with more, it is an error
 NAMED = 5  # unreadable images, or classes, that messages name
 # Sets of TFDS that declare ImageNet's 1,000 classes and consist of 200 of them,
@@ -352,15 +354,18 @@ def _is_image(path: pathlib.Path) -> bool:
 
 
 def _no_images(folder: pathlib.Path) -> ValueError:
+  names = sorted(x.name for x in folder.iterdir())
+  split = next((x for x in names if x.lower() in SPLITS), None)
   return ValueError(
     f"{folder} holds no images in sub-folders, one for each class; it holds "
-    f"{sorted(x.name for x in folder.iterdir())[:5]}"
+    f"{names[:5]}" + (f"; name a split, as SET:{split}" if split else "")
   )
 
 
 def _split_folder(folder: pathlib.Path, split: str | None) -> pathlib.Path:
   """Finds a split's folder; by default the test split's, or the folder."""
-  same = {"validation": ("validation", "val"), "val": ("val", "validation")}
+  known = ("validation", "val", "valid")
+  same = {x: sorted(known, key=lambda y, x=x: y != x) for x in known}
   names = TEST_SPLITS if split is None else same.get(split, (split,))
   folders = [folder / name for name in names if (folder / name).is_dir()]
   if not folders and split is not None:

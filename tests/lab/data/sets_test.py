@@ -124,6 +124,23 @@ class TestFolders:
     alone = read(f"x={folder}/val")
     assert len(alone.label) == 21
 
+  @pytest.mark.parametrize("text", ["mine", "mine:valid", "mine:validation"])
+  def test_valid_is_a_split_for_validation(self, text, classes, tmp_path):
+    for split in ("train", "valid"):
+      shutil.copytree(classes / "colours" / "test", tmp_path / "mine" / split)
+    shutil.rmtree(tmp_path / "mine" / "valid" / "red")
+    place = sets.parse_place(text)
+    assert len(sets.check_labelled_set(place, tmp_path)) == 7
+    assert sets.split_of(place, tmp_path) == "valid"
+
+  def test_a_split_by_another_name_must_be_named(self, classes, tmp_path):
+    for split in ("Train", "Test"):
+      shutil.copytree(classes / "colours" / "test", tmp_path / "mine" / split)
+    with pytest.raises(ValueError, match="name a split, as SET:Test"):
+      sets.check_labelled_set(sets.parse_place("mine"), tmp_path)
+    place = sets.parse_place("mine:Test")
+    assert len(sets.check_labelled_set(place, tmp_path)) == 8
+
   @pytest.mark.parametrize("text", ["mine", "mine:test"])
   def test_no_split_stands_in_for_another(self, text, classes, tmp_path):
     """Else a probe would be tested on what it was trained on."""
