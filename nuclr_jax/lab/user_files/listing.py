@@ -98,6 +98,8 @@ def expand(
         for x in found
         if x.endswith(ending) and os.path.basename(x) not in image_folder.NAMES
       ]
+      if ending == ".parquet":
+        far = _without_leftovers(item, far)
       if far:
         return [FarFile(x, found[x]) for x in choose(item, far)]
     item = os.fspath(remote.fetch(item))
@@ -146,6 +148,8 @@ def _files_of(
   if tars:  # img2dataset also writes .parquet files, without the images
     _warn_of_unread(path, tars, parquets)
     return choose(path, tars)
+  homes = {home for x in parquets for home in x.parents}
+  _check_no_log(path, (x for y in homes for z in LOGS for x in y.glob(z)))
   parquets = _without_leftovers(path, parquets)
   described = tuple(filter(image_folder.describes_images, _walk(path)))
   if described and not {*parquets} - {*described}:
@@ -159,31 +163,28 @@ def _files_of(
   raise ValueError(f"{path} holds nothing to read; {UNDERSTOOD}")
 
 
-def _without_leftovers(
-  folder: pathlib.Path, parquets: Sequence[pathlib.Path]
-) -> list[pathlib.Path]:
-  """Leaves out what Spark and others have not finished, or have replaced.
+def _without_leftovers(folder: Path, parquets: Sequence[Path]) -> list[Path]:
+  """Leaves out what Spark and others have not finished, or keep beside data.
 
   As for them, names that begin with "_" are not part of the data.
 
-  Raises:
-    ValueError: If a log says which of the files count.
+  Args:
+    folder: The folder or pattern that was named; its own parts do not count.
+    parquets: The files.
   """
-  homes = {home for path in parquets for home in path.parents}
-  _check_no_log(folder, (x for y in homes for z in LOGS for x in y.glob(z)))
+  named = set(os.fspath(folder).split("/"))
   kept = [
     path
     for path in parquets
-    if not any(x.startswith("_") for x in path.relative_to(folder).parts)
+    if not any(x.startswith("_") for x in {*os.fspath(path).split("/")} - named)
   ]
-  left_out = sorted(set(parquets) - set(kept))
-  if left_out:
+  if left_out := sorted(set(parquets) - set(kept)):
     log.warning(
       "%s: %d Parquet files are not read, such as %s: names that begin with "
       "_ are of what is unfinished or about other files",
       folder,
       len(left_out),
-      left_out[0].relative_to(folder),
+      os.fspath(left_out[0]).removeprefix(f"{folder}/"),
     )
   return kept
 
@@ -299,6 +300,17 @@ def of_split(
       "with --split, or its files with a pattern"
     )
   log.info("%s: only the files of split %s are read", folder, split)
+  unnamed = [x for x, name in zip(paths, found, strict=True) if not name]
+  if unnamed:  # it may be a photo of a train in a folder of such photos
+    log.warning(
+      "%s: only the files of split %s are read, and not the %d files that are "
+      "of no split, such as %s; if there are no splits, give the folders or "
+      "files with a pattern",
+      folder,
+      split,
+      len(unnamed),
+      os.fspath(unnamed[0]).removeprefix(f"{folder}/"),
+    )
   return list(itertools.compress(paths, chosen))
 
 

@@ -6,8 +6,9 @@ items are good.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import contextlib
+import logging
 import os
 import pathlib
 
@@ -31,6 +32,7 @@ from nuclr_jax.lab.data.tfds_reader import (
   image_field,
   read_only_builder,
 )
+from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.items import (
   BROKEN_RECORD,
   NO_FILE,
@@ -41,6 +43,8 @@ from nuclr_jax.lab.user_files.items import (
   Rejected,
 )
 from nuclr_jax.lab.user_files.tables import Row
+
+log = logging.getLogger(__name__)
 
 
 def read_tar(path: str) -> Iterator[Item | Rejected]:
@@ -69,6 +73,7 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
           else:  # a key may come again in another tar of the file
             group = groups.setdefault((len(ends), member.key), [])
             group.append(member)
+      _warn_of_folders(path, {os.path.dirname(key) for _, key in groups})
       why = ends[-1].name if ends else DAMAGED
       if why == END and not groups:
         why = ONLY_HIDDEN if ends[-1].start else EMPTY
@@ -167,6 +172,24 @@ def read_tfds(
 def damaged_file(path: str) -> Iterator[Rejected]:
   """Yields a single rejection: the file cannot be opened."""
   yield Rejected("", path, DAMAGED)
+
+
+def _warn_of_folders(path: str, folders: Iterable[str]) -> None:
+  """Warns if folders in a tar are called by several splits.
+
+  Args:
+    path: The tar.
+    folders: The folders of its files.
+  """
+  named = {x for folder in folders for x in folder.split("/") if x}
+  named = {x: split for x in named if (split := splits.of_name(x))}
+  if len({*named.values()}) > 1:
+    log.warning(
+      "%s: its files are in folders called %s, and all of them are read as one "
+      "split; unpack it, or make a tar for each, to tell them apart",
+      path,
+      ", ".join(sorted(named)),
+    )
 
 
 def _samples(

@@ -3,7 +3,7 @@
 import base64
 import json
 
-from make_photos import PHOTOS, photo_folder, write_pairs
+from make_photos import PHOTOS, photo_folder, write_pairs, write_tar
 import pyarrow as pa
 from pyarrow import dataset, parquet
 import pytest
@@ -395,3 +395,27 @@ def test_a_text_of_several_images_is_named(tmp_path, caplog):
   ]
   assert "1 texts are read as the captions of several images" in caplog.text
   assert "such as 0.jpg and 0.png;" in caplog.text
+
+
+def test_files_of_no_split_beside_those_of_one_are_named(tmp_path, caplog):
+  """A folder of photos of trains is not the training split."""
+  folder = photos(tmp_path)
+  for i, name in enumerate(("train", "train", "car", "car", "car", "car")):
+    (folder / name).mkdir(exist_ok=True)
+    (folder / f"{i}.jpg").rename(folder / name / f"{i}.jpg")
+    (folder / name / f"{i}.txt").write_text("a photo")
+  assert [i for i, _ in planned(folder)["train"]] == [0, 1]
+  assert "the 4 files that are of no split, such as car/2.jpg;" in caplog.text
+  assert len(planned(f"{folder}/*")["train"]) == 6
+
+
+def test_splits_in_a_tar_are_named(tmp_path, caplog):
+  files = []
+  for i, folder in enumerate(("train2017", "./val2017", "a/test")):
+    files += [(f"{folder}/{i}.jpg", PHOTOS[i]), (f"{folder}/{i}.txt", b"a")]
+  write_tar(tmp_path / "x.tar", files[:2])
+  assert len(planned(tmp_path / "x.tar")["train"]) == 1
+  assert not caplog.text
+  write_tar(tmp_path / "x.tar", files)
+  assert len(planned(tmp_path / "x.tar")["train"]) == 3
+  assert "in folders called test, train2017, val2017, and all" in caplog.text
