@@ -210,7 +210,8 @@ def check_labelled_set(
 ) -> list[str]:
   """Raises ValueError unless `open_labelled_set` would find labelled images.
 
-  It opens no image, and looks only at the first label of a data set.
+  They must be of several classes. It opens no image, and looks only at the
+  first label of a data set.
 
   Args:
     place: Where the images are.
@@ -227,10 +228,25 @@ def check_labelled_set(
     folder = _split_folder(folder, split)
     if not any(map(_is_image, visible(folder.glob("*/*"), folder))):
       raise _no_images(folder)
-    return [home.name for home in _class_folders(folder)]
+    return _several(folder, [home.name for home in _class_folders(folder)])
   data, _, label = _prepared_split(place, split, data_dir)
   _check_labels(data.name, [row[label] for row in data.read([0])])
-  return data.features[label].names
+  return _several(data.name, data.features[label].names)
+
+
+def _several(name: str | os.PathLike, classes: list[str]) -> list[str]:
+  """Returns classes; raises ValueError if there is one, which is always right.
+
+  Args:
+    name: The set, for the message.
+    classes: The names of its classes.
+  """
+  if len(classes) == 1:
+    raise ValueError(
+      f"{name} has one class, {classes[0]}, and nothing to tell it from; give "
+      "a folder with a sub-folder of images for each class"
+    )
+  return classes
 
 
 def split_of(

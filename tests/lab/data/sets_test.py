@@ -133,6 +133,14 @@ class TestFolders:
     assert len(sets.check_labelled_set(place, tmp_path)) == 7
     assert sets.split_of(place, tmp_path) == "valid"
 
+  def test_one_class_is_none(self, classes, tmp_path):
+    """As a folder `val/images` of photos without classes, all of them right."""
+    shutil.copytree(
+      classes / "colours" / "test" / "red", tmp_path / "mine" / "val" / "images"
+    )
+    with pytest.raises(ValueError, match="val has one class, images, and noth"):
+      sets.check_labelled_set(sets.parse_place("mine"), tmp_path)
+
   def test_a_split_by_another_name_must_be_named(self, classes, tmp_path):
     for split in ("Train", "Test"):
       shutil.copytree(classes / "colours" / "test", tmp_path / "mine" / split)
