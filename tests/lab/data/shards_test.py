@@ -198,6 +198,17 @@ def test_what_is_no_layout_is_explained(tmp_path, scratch):
     opened(tmp_path / "x.npz", scratch)
 
 
+@pytest.mark.parametrize("image, text", [("image", "text"), ("IMG_0", "txt_0")])
+def test_swapped_arrays_are_named(image, text, tmp_path, scratch):
+  for name in (image, text, "a"):
+    np.save(tmp_path / f"{name}.npy", np.eye(3))
+  given = lambda *names: ",".join(f"{tmp_path}/{x}.npy" for x in names)
+  with pytest.raises(ValueError, match=f"{text}.npy is given .* swap them"):
+    shards.open_shards(given(text, image), scratch=scratch)
+  for names in ((image, text), (text, "a"), ("a", image), (text, text)):
+    assert len(shards.open_shards(given(*names), scratch=scratch).image) == 3
+
+
 def test_all_layouts_hold_the_same_images(tmp_path, scratch):
   image, text = make_shards.embeddings(65)
   np.save(tmp_path / "x.npy", image)

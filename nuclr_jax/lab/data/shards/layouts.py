@@ -14,6 +14,7 @@ embeds an image with several captions once.
 from collections.abc import Sequence
 import os
 import pathlib
+import re
 from typing import NamedTuple
 
 from jaxtyping import Int
@@ -255,6 +256,7 @@ def _arrays(paths: str, scratch: pathlib.Path) -> Shards:
     parts = open_members(names[0], Sides._fields, scratch)
   else:
     raise ValueError(f"{EXPECTED}; got {paths}")
+  _check_order(names)
   if parts[0].shape[0] != parts[1].shape[0]:
     raise ValueError(
       f"{parts[0].name} has {parts[0].shape[0]} rows, and {parts[1].name} "
@@ -263,6 +265,19 @@ def _arrays(paths: str, scratch: pathlib.Path) -> Shards:
   rows = [Rows([x]) for x in parts]
   sizes = [parts[0].shape[0]]
   return _checked(*rows, "arrays", sizes, names[:1], names, {})
+
+
+def _check_order(names: Sequence[pathlib.Path]) -> None:
+  """Raises ValueError if two arrays are called by each other's contents."""
+  is_text, is_image = (
+    [re.search(pattern, x.stem, re.IGNORECASE) is not None for x in names]
+    for pattern in ("te?xt|caption", "ima?ge?")
+  )
+  if is_text == [True, False] and is_image == [False, True]:
+    raise ValueError(
+      f"{names[0].name} is given as the embeddings of images, and "
+      f"{names[1].name} as those of texts: swap them"
+    )
 
 
 def _checked(image, text, layout, sizes, names, paths, columns) -> Shards:
