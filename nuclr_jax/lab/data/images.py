@@ -33,12 +33,14 @@ UNREADABLE = "unreadable image"  # not an image, or not of a known kind
 TRUNCATED = "truncated image"  # the end is missing
 TOO_SMALL = "too small"  # a side is below `MIN_SIZE`
 TOO_MANY = "too many pixels"  # in the header; nothing is decoded then
+BLACK = "black: grey of 12 bits or fewer in 16; scale it up"
 BLANK = "nothing to see on white"  # where it is not transparent, it is white
 
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
 MIN_SIZE = 16  # pixels per side, of images to train on
 MAX_PIXELS = 2**26  # of an image; 200 MB of them
 THUMBNAIL = 96  # pixels
+DARK = 2**12  # grey of 16 bits below it: cameras and scanners have 12
 MAX_ASPECT = 100  # of an image that is cropped after it is resized
 TRIES = 10  # attempts to draw a random crop that fits
 # Uniform numbers that a random crop needs.
@@ -93,8 +95,9 @@ def decode_input(
 ) -> Image:
   """Decodes an image of a user's file, see `decode`, if it can be used.
 
-  A decoder takes what follows a cut in a JPEG for grey, and a white icon is a
-  white square on white: neither is what its name or caption says.
+  A decoder takes what follows a cut in a JPEG for grey, a white icon is a white
+  square on white, and a scan of 12 bits in a file of 16 is black: none of them
+  is what its name or caption says.
 
   Args:
     data: The bytes of an image file.
@@ -126,6 +129,8 @@ def decode_input(
     raise ValueError(TOO_SMALL)
   if is_blank:
     raise ValueError(BLANK)
+  if _is_black(data, image):
+    raise ValueError(BLACK)
   return image
 
 
@@ -417,6 +422,14 @@ def _on_white(file: PIL.Image.Image) -> tuple[Image, bool]:
   is_opaque = image.getchannel("A").getextrema() == (255, 255)
   pixels = np.array(white)
   return pixels, bool(not is_opaque and pixels.min() == 255)
+
+
+def _is_black(data: bytes, image: Image) -> bool:
+  """Returns whether the grey of a file of 16 bits has only the lower ones."""
+  if is_jpeg(data) or image.max() >= DARK >> 8:
+    return False
+  with _opened(data) as file:
+    return file.mode.startswith("I") and bool(0 < np.max(file) < DARK)
 
 
 def _is_cut(data: bytes) -> bool:

@@ -145,6 +145,21 @@ class TestDecode:
     ok, colours = cv2.imencode(".png", np.dstack([grey] * 3))
     np.testing.assert_array_equal(one, images.decode(colours.tobytes()))
 
+  @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+  @pytest.mark.parametrize(
+    ("largest", "is_black"),
+    [(4095, True), (9, True), (4096, False), (0, False)],
+  )
+  def test_scans_of_twelve_bits_are_no_input(self, kind, largest, is_black):
+    grey = np.uint16(np.linspace(0, largest, 1200).reshape(30, 40))
+    data = encoded(Image.fromarray(grey), kind)
+    assert images.decode(data).max() == largest >> 8  # in data sets that exist
+    if is_black:
+      with pytest.raises(ValueError, match="^black: grey of 12 bits or fewer"):
+        images.decode_input(data)
+    else:
+      images.decode_input(data)
+
   def test_black_icons_stay_apart(self):
     icons = []
     for i in range(6):
