@@ -29,6 +29,8 @@ CAPTION_COLUMNS = [
 ]
 # Those that are numbered where an image has several captions.
 NUMBERED = "caption title text captions sentence description comment".split()
+# Of questions and answers in turn, as LLaVA's data have them.
+TALKS = ("conversations", "conversation", "messages")
 MOST_NAMED = 8  # columns in a message
 MOST_LOOKED_AT = 100  # lines that may be those of a table
 FORMATS = (".csv", ".tsv", ".json", ".parquet")  # that img2dataset reads
@@ -222,9 +224,9 @@ def choose_captions(
     image: The column of images.
 
   Raises:
-    ValueError: If there is no such column, or if captions and images are both
-      numbered, so that they may be of each other's images; the message names
-      the flag to give.
+    ValueError: If there is no such column, or it is a field of turns of a talk
+      about the image, or if captions and images are both numbered, so that they
+      may be of each other's images; the message says what to do.
 
   Example:
     >>> choose_captions("t.csv", ["image", "caption_1", "caption_0"], None)
@@ -235,8 +237,15 @@ def choose_captions(
   if name is not None:
     names = [name] if name in header else [x.strip() for x in name.split(",")]
     for x in names:
-      if x not in header and x.split("/")[0] not in header:
+      column, is_field, _ = x.partition("/")
+      if x not in header and column not in header:
         raise ValueError(f"{path} has no column {x}; it has {list(header)}")
+      if x not in header and is_field and plain(column) in TALKS:
+        raise ValueError(
+          f"{path}: {x} has what is asked about an image as well as the "
+          "answers; write the answers that describe it into a column of their "
+          "own"
+        )
     chosen = tuple(dict.fromkeys(names))
   else:
     chosen = _usual_captions(path, header)

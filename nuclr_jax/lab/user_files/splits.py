@@ -270,7 +270,8 @@ def check_parts(
     folder: The folder that was named.
     paths: The files in it.
   """
-  found = {x for path in paths for x in map(_of_part, _within(folder, path))}
+  names = {x for path in paths for x in _within(folder, path) if "=" in x}
+  found = set(map(_of_part, names))
   for column in sorted({x.column for x in found if x}):
     values = sorted(x.value for x in found if x and x.column == column)
     unknown = [x for x in values if x not in NAMES]

@@ -342,6 +342,16 @@ def test_a_table_of_links_whose_photos_are_here(tmp_path):
   assert planned(path, image_column="image_id") == {"train": [(0, "a", "b")]}
 
 
+def test_what_is_asked_about_an_image_is_no_caption(tmp_path):
+  """As in the talks of LLaVA's data."""
+  path = photos(tmp_path) / "x.json"
+  talk = [{"from": "human", "value": "<image>\nWhat is it?"}]
+  talk += [{"from": "gpt", "value": "a dog"}]
+  path.write_text(json.dumps([{"image": "0.jpg", "conversations": talk}]))
+  with pytest.raises(ValueError, match="conversations/value has what is asked"):
+    planned(path, caption_column="conversations/value")
+
+
 # Captions that are none.
 
 
