@@ -40,7 +40,7 @@ APOSTROPHE = "'"
 # the width of Chinese characters; and the apostrophe.
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n']")
 _NUMBERED = re.compile(r"caption_?(\d{1,3})")
-_NUMBER = re.compile(r"-?\d*\.?\d+(e-?\d+)?")
+_NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)(e-?\d+)?")
 _LINE_END = re.compile(r"\r\n?|\n")
 # Bytes as Python prints them, which pandas writes into tables.
 _BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")

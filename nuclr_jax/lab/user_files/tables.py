@@ -68,7 +68,7 @@ IMAGE_FILE = re.compile(
 )
 # What is no path, but an image in base64, or as Python prints one of Pillow's.
 NO_PATH = re.compile(
-  r"data:image/.*|<PIL\.\w.*|[A-Za-z0-9+/_\s-]{200,}={0,2}\s*", re.S
+  r"data:image/.*|<PIL\.\w.*|[A-Za-z0-9+/_\s-]{200,}={0,2}", re.S
 )
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 ASKED = 1000  # lines that may be the first to name a split
@@ -198,7 +198,7 @@ def _row(path, place: str, image: Any, captions, **table) -> Row | Rejected:
     )
   if not isinstance(image, str) or not image:
     return Rejected(place, source, NO_IMAGE)
-  if NO_PATH.fullmatch(image):
+  if NO_PATH.fullmatch(image.strip()):
     raise ValueError(
       f"{path} has images as text ({image[:20]}...) in place of their paths; "
       "write them to files, or as bytes to a Parquet file (base64.b64decode "

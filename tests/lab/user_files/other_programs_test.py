@@ -3,6 +3,7 @@
 import base64
 import json
 
+import make_bucket
 from make_photos import PHOTOS, photo_folder, write_pairs, write_tar
 import pyarrow as pa
 from pyarrow import dataset, parquet
@@ -11,7 +12,7 @@ import pytest
 from nuclr_jax.lab.data import captions
 from nuclr_jax.lab.ingest import records
 from nuclr_jax.lab.user_files import inputs
-from nuclr_jax.lab.user_files.items import Rejected
+from nuclr_jax.lab.user_files.items import NO_FILE, Rejected
 
 
 def planned(given, **how):
@@ -318,6 +319,16 @@ def test_images_that_are_written_as_text_are_called_so(tmp_path, kind, how):
     planned(path)
 
 
+@pytest.mark.parametrize("text", [" ", "1", "a", "\n"])
+def test_enormous_cells_are_looked_at_at_once(tmp_path, text):
+  """Or forged files would keep the command busy for hours."""
+  long = text * 10**6
+  row = {"image": f"{long}!", "caption": f"x {text * 30_000}! 1. 2. 3. 4."}
+  (tmp_path / "x.jsonl").write_text(json.dumps(row))
+  assert planned(tmp_path / "x.jsonl") == {"train": [NO_FILE]}
+  assert captions.tidy_captions([row["caption"]])[1] == []
+
+
 def test_accents_may_be_encoded_in_two_ways(tmp_path):
   """A Mac writes a letter and its accent apart."""
   names = "caf\u00e9.jpg", "cafe\u0301.jpg"
@@ -429,3 +440,17 @@ def test_splits_in_a_tar_are_named(tmp_path, caplog):
   write_tar(tmp_path / "x.tar", files)
   assert len(planned(tmp_path / "x.tar")["train"]) == 3
   assert "in folders called test, train2017, val2017, and all" in caplog.text
+
+
+def test_leftovers_in_a_bucket(tmp_path, caplog):
+  system = make_bucket.memory()
+  for i, name in enumerate(("0", "_temporary/0/1")):
+    path = to_parquet(tmp_path / "x.parquet", image=[PHOTOS[i]], caption=["a"])
+    system.pipe(f"/_x/{name}.parquet", path.read_bytes())
+  for given in ("memory://_x", "memory://_x/**/*.parquet"):
+    caplog.clear()
+    assert planned(given) == {"train": [(0, "a")]}
+    assert "1 Parquet files are not read" in caplog.text
+  system.pipe("/_x/_delta_log/0.json", b"{}")
+  with pytest.raises(ValueError, match="is a table of Delta Lake"):
+    planned("memory://_x")
