@@ -465,8 +465,8 @@ ALARMS = (
   Alarm(
     "u_drift",
     lambda x, scale: abs(x) > 2,
-    "u of {side}s as anchors is {value:+.1f} nats off the model: if above, raise "
-    "gamma, or lower the learning rate; if below, raise the temperature",
+    "u of {side}s as anchors is {value:+.1f} nats off the model: if above, "
+    "raise gamma, or lower the learning rate; if below, raise the temperature",
   ),
   Alarm(
     "zeta_gain_high",
