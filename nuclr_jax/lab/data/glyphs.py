@@ -11,6 +11,7 @@ glyphs to be classified by a model of glyphs.
 """
 
 from collections.abc import Collection, Iterator
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -151,14 +152,28 @@ def prepare_glyphs(
       shutil.rmtree(old)  # left by a process that was killed
     log.info("rendering the glyphs into %s", folder)
     tfds.disable_progress_bar()
-    builder = make(
-      size=size,
-      config=tfds.core.BuilderConfig(name=name),
-      data_dir=os.fspath(data_dir),
-      file_format="array_record",
-    )
-    builder.download_and_prepare()
+    with _silent():
+      builder = make(
+        size=size,
+        config=tfds.core.BuilderConfig(name=name),
+        data_dir=os.fspath(data_dir),
+        file_format="array_record",
+      )
+      builder.download_and_prepare()
   return folder
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+  """Keeps TFDS from speaking of downloads, and of a config that is ours."""
+  absl = logging.getLogger("absl")
+  level = absl.level
+  absl.setLevel(logging.ERROR)
+  try:
+    with contextlib.redirect_stdout(None):
+      yield
+  finally:
+    absl.setLevel(level)
 
 
 @functools.cache

@@ -464,5 +464,5 @@ def summary(metrics: Metrics) -> str:
     >>> summary({"test/mean_recall@1": 0.5, "test/mean_recall@5": 0.9})
     'test/mean_recall@1 0.500'
   """
-  chosen = {name: x for name, x in metrics.items() if is_headline(name)}
-  return "  ".join(f"{name} {value:.3f}" for name, value in chosen.items())
+  chosen = headlines(metrics)
+  return "  ".join(f"{name} {metrics[name]:.3f}" for name in chosen)
