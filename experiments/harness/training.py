@@ -3,11 +3,13 @@
 import ast
 from collections.abc import Mapping
 import functools
+import pathlib
 import runpy
 from typing import Any, NamedTuple
 
 from experiments.harness.study import Place
 from nuclr_jax.lab.config import folder
+from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.distributed import flatten
 from nuclr_jax.lab.train import build, loop, records
 
@@ -67,6 +69,23 @@ def _load_data(spec: str, data_dir: str | None):
 def load_data(config, data_dir: str | None = None):
   """Reads the data of a config; runs with the same data read them once."""
   return _load_data(repr(config.data.to_dict()), data_dir)
+
+
+def folder_beside(data_dir: str | None, name: str, remedy: str) -> pathlib.Path:
+  """Returns a folder that a command has written beside the prepared data.
+
+  Args:
+    data_dir: The folder of prepared data sets.
+    name: The name of the folder in it.
+    remedy: What the folder is, and what writes it, for the message.
+
+  Raises:
+    ValueError: If it is missing.
+  """
+  found = cache_dir(data_dir) / name
+  if not found.is_dir():
+    raise ValueError(f"{found} is missing, {remedy}")
+  return found
 
 
 def prepare(config, place: Place):

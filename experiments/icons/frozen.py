@@ -11,7 +11,6 @@ import argparse
 
 from experiments.harness import training
 from nuclr_jax.lab.data.embeddings import Lookup, open_lookup
-from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.source import Data
 
 FOLDER = "icons_minilm"  # in the folder of prepared data
@@ -23,13 +22,11 @@ def open_features(data_dir: str | None) -> Lookup:
   Raises:
     ValueError: If they have not been written.
   """
-  folder = cache_dir(data_dir) / FOLDER
-  if not folder.is_dir():
-    raise ValueError(
-      f"{folder} is missing, the features of a frozen encoder; the commands "
-      "that write it are in the docstring of experiments/icons/frozen.py"
-    )
-  return open_lookup(folder)
+  remedy = (
+    "the features of a frozen encoder; the commands that write it are in the "
+    "docstring of experiments/icons/frozen.py"
+  )
+  return open_lookup(training.folder_beside(data_dir, FOLDER, remedy))
 
 
 def with_features(data: Data, lookup: Lookup) -> Data:

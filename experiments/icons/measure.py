@@ -157,21 +157,6 @@ def families(version: str, size: int, data_dir: str | None) -> dict[str, str]:
   return {x["set"]: x["family"] for x in csv.DictReader(table.splitlines())}
 
 
-def reference_of(data_dir: str | None) -> str:
-  """Returns the folder of the embeddings that DRRho's arm is relative to.
-
-  Raises:
-    ValueError: If they have not been written.
-  """
-  folder = cache_dir(data_dir) / REFERENCE
-  if not folder.is_dir():
-    raise ValueError(
-      f"{folder} is missing, which DRRho is relative to; python -m "
-      "experiments.icons.reference writes it"
-    )
-  return str(folder)
-
-
 def thin(history: Sequence[dict[str, float]]) -> dict[str, list[float]]:
   """Returns at most `POINTS` points of the training loss, and their steps."""
   lines = [x for x in history if "train/loss" in x]
@@ -186,7 +171,12 @@ def measure(run: Run, place: Place) -> Row:
   """Trains and evaluates; if a run diverged, its row says so."""
   words, config = dict(run.values), make_config(run)
   if config.reference:
-    config.reference = reference_of(place.data_dir)
+    remedy = (
+      "which DRRho is relative to; python -m experiments.icons.reference "
+      "writes it"
+    )
+    folder = training.folder_beside(place.data_dir, REFERENCE, remedy)
+    config.reference = str(folder)
   data, wrong = load_data(config, words, place), None
   if "frozen" in words:
     lookup = frozen.open_features(place.data_dir)

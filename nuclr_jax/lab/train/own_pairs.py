@@ -41,15 +41,15 @@ def config_of_pairs(
       other data.
   """
   sets = finetune.sets_of(data, zero_shot, data_dir)
-  if recipe is None and tar_files.are_tars(sets["train"]):
+  is_stream = tar_files.are_tars(sets["train"])
+  if recipe is None and is_stream:
     raise ConfigError(
       f"--data={sets['train']} is a stream of tars, whose captions are not "
       "known in advance, as the config own needs them; name another one, such "
       "as --config=cc3m:own,clip"
     )
-  pairs, name = None, recipe
-  if not tar_files.are_tars(sets["train"]):
-    pairs = image_text.num_pairs(sets["train"], data_dir)
+  pairs = None if is_stream else image_text.num_pairs(sets["train"], data_dir)
+  name = recipe
   if name is None:
     name = f"own:{pairs}"
   elif pairs is not None and pairs < FEW:
