@@ -22,6 +22,18 @@ PHRASES = (
   "picture",
   "user interface icon",
 )
+LETTER_PHRASES = (
+  "LETTER",
+  "SYMBOL",
+  "SIGN",
+  "CHARACTER",
+  "CAPITAL LETTER",
+  "SMALL LETTER",
+  "MARK",
+  "GLYPH",
+  "FORM",
+  "UNICODE CHARACTER",
+)
 # Of languages that the names are not in: "house", "arrow", "search", ...
 FOREIGN = (
   "дом стрелка поиск письмо облако замок звезда сердце книга музыка "
@@ -31,12 +43,16 @@ FOREIGN = (
 
 
 def plant(
-  captions: Sequence[str], kind: str, share: float, seed: int
+  captions: Sequence[str],
+  kind: str,
+  share: float,
+  seed: int,
+  phrases: Sequence[str] = PHRASES,
 ) -> tuple[list[str], Bool[np.ndarray, "pairs"]]:
   """Gives a share of pairs wrong captions; which ones, all kinds have alike.
 
   "swapped" has names of other pairs, drawn as they occur. "boilerplate" has
-  `PHRASES`, drawn by Zipf's law. "unreadable" has, half each, no words and one
+  `phrases`, drawn by Zipf's law. "unreadable" has, half each, no words and one
   to three `FOREIGN` words, which a tokenizer of English names does not know.
 
   Args:
@@ -44,6 +60,7 @@ def plant(
     kind: One of `KINDS`.
     share: The share of pairs that get another one.
     seed: The seed.
+    phrases: Captions that fit every image, the most frequent first.
 
   Returns:
     The captions, and which of them are wrong.
@@ -60,12 +77,12 @@ def plant(
   donor = donors(text_id, share, seed)
   wrong = donor != np.arange(len(donor))
   found, random = list(captions), np.random.default_rng([seed, 4])
-  zipf = 1 / np.arange(1, len(PHRASES) + 1)
+  zipf = 1 / np.arange(1, len(phrases) + 1)
   for i in np.flatnonzero(wrong):
     if kind == SWAPPED:
       found[i] = captions[donor[i]]
     elif kind == BOILERPLATE:
-      found[i] = str(random.choice(PHRASES, p=zipf / zipf.sum()))
+      found[i] = str(random.choice(phrases, p=zipf / zipf.sum()))
     elif kind == UNREADABLE:
       count = random.integers(1, 4) * random.integers(2)
       found[i] = " ".join(random.choice(FOREIGN, count, replace=False))

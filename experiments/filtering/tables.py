@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.filtering import plan
 from experiments.filtering.errors import KINDS
-from experiments.filtering.measure import ONCE, SHARES
+from experiments.filtering.scores import ONCE, SHARES
 from experiments.harness import Options, Results, markdown, plots
 from experiments.harness.statistics import paired, statistics
 
@@ -20,15 +20,34 @@ SCORES = (
   f"{plan.SIMILARITY}, {ONCE}",
   f"{plan.EXACT}, {ONCE}",
 )
+FEW_SCORES = (  # of other data
+  plan.SIMILARITY,
+  plan.LIKELIHOOD,
+  plan.EXACT,
+  f"{plan.SIMILARITY}, {ONCE}",
+  f"{plan.EXACT}, {ONCE}",
+)
 PRECISION, AVERAGE = "precision", "average precision"
+OF_ERRORS = (PRECISION, AVERAGE, f"− {plan.SIMILARITY}, precision", "seeds")
+OF_TRAININGS = ("wrong", "R@1", "R@10", f"− {plan.SIMILARITY}, R@1", "seeds")
 
 
-def found(results: Results, kind: str, score: str) -> dict[int, Mapping]:
-  """Returns what a score finds of errors of a kind, by seed."""
+def found(
+  results: Results, kind: str, score: str, data: str | None = None
+) -> dict[int, Mapping]:
+  """Returns what a score finds of errors of a kind, by seed.
+
+  Args:
+    results: The rows.
+    kind: One of `KINDS`.
+    score: One of `SCORES`.
+    data: One of `plan.OTHERS`; None = icons.
+  """
+  part = plan.OTHER if data else plan.SCORES
   return {
     seed: row["found"][kind][score]
-    for (part, _, seed), row in results.rows.items()
-    if part == plan.SCORES
+    for (of, setting, seed), row in results.rows.items()
+    if of == part and data in (None, setting)
   }
 
 
@@ -51,6 +70,19 @@ def trained(
   }
 
 
+def trained_elsewhere(
+  results: Results, data: str, kind: str, name: str
+) -> dict[int, Mapping]:
+  """Returns the trainings on what a filter kept of other data, by seed."""
+  if name == plan.RIGHT:
+    kind = KINDS[0]
+  return {
+    seed: row["trained"][plan.kept_of(kind, name)]
+    for (part, of, seed), row in results.rows.items()
+    if (part, of) == (plan.OTHER, data)
+  }
+
+
 def tables(options: Options, results: Results) -> dict[str, str]:
   """Returns all tables, by mark."""
   del options
@@ -58,29 +90,47 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "errors": error_table(results),
     "noise": noise_table(results),
     "training": training_table(results),
+    "others": others_table(results),
+    "others_training": others_training_table(results),
   }
 
 
 def error_table(results: Results) -> str:
   """Says how well each score finds errors of each kind."""
-  header = ["errors", "score", "precision", "average precision"]
-  header += [f"− {plan.SIMILARITY}, precision", "seeds"]
-  lines = []
-  for kind in KINDS:
-    first = percent(found(results, kind, plan.SIMILARITY), PRECISION)
-    for score in SCORES:
-      rows = found(results, kind, score)
-      of = percent(rows, PRECISION)
-      lines.append(
-        [
-          *(kind, score),
-          statistics(of.values()).show(),
-          statistics(percent(rows, AVERAGE).values()).show(),
-          "" if score == plan.SIMILARITY else paired(of, first).show_interval(),
-          str(len(rows)),
-        ]
-      )
+  header = ["errors", "score", *OF_ERRORS]
+  lines = [
+    [kind, score, *of_errors(results, kind, score)]
+    for kind in KINDS
+    for score in SCORES
+  ]
   return markdown.table(header, lines)
+
+
+def others_table(results: Results) -> str:
+  """Says how well scores find errors in other data."""
+  header = ["data", "errors", "score", *OF_ERRORS]
+  lines = [
+    [data, kind, score, *of_errors(results, kind, score, data)]
+    for data in plan.OTHERS
+    for kind in KINDS
+    for score in FEW_SCORES
+  ]
+  return markdown.table(header, lines)
+
+
+def of_errors(
+  results: Results, kind: str, score: str, data: str | None = None
+) -> list[str]:
+  """Returns the cells of `OF_ERRORS`."""
+  rows = found(results, kind, score, data)
+  first = found(results, kind, plan.SIMILARITY, data)
+  of, others = (percent(x, PRECISION) for x in (rows, first))
+  return [
+    statistics(of.values()).show(),
+    statistics(percent(rows, AVERAGE).values()).show(),
+    "" if score == plan.SIMILARITY else paired(of, others).show_interval(),
+    str(len(rows)),
+  ]
 
 
 def noise_table(results: Results) -> str:
@@ -101,8 +151,7 @@ def noise_table(results: Results) -> str:
 
 def training_table(results: Results) -> str:
   """Compares trainings on what each filter kept."""
-  header = ["errors", "trained on", "objective", "wrong", "R@1", "R@10"]
-  header += [f"− {plan.SIMILARITY}, R@1", "seeds"]
+  header = ["errors", "trained on", "objective", *OF_TRAININGS]
   lines = []
   for kind in KINDS:
     for name in plan.FILTERS:
@@ -110,22 +159,41 @@ def training_table(results: Results) -> str:
         rows, first = (
           trained(results, label, kind, x) for x in (name, plan.SIMILARITY)
         )
-        top, others = (
-          {seed: row["R@1"] for seed, row in x.items()} for x in (rows, first)
-        )
-        lines.append(
-          [
-            *(kind, name, label),
-            statistics(percent(rows, "wrong").values()).show(),
-            statistics(top.values()).show(digits=2),
-            statistics(x["R@10"] for x in rows.values()).show(digits=2),
-            ""
-            if name == plan.SIMILARITY
-            else paired(top, others).show_interval(digits=2),
-            str(len(rows)),
-          ]
-        )
+        lines.append([kind, name, label, *of_trainings(rows, first, name)])
   return markdown.table(header, lines)
+
+
+def others_training_table(results: Results) -> str:
+  """Compares trainings on what each filter kept of other data."""
+  header = ["data", "errors", "trained on", *OF_TRAININGS]
+  lines = []
+  for data in plan.OTHERS:
+    for kind in KINDS:
+      for name in plan.FILTERS:
+        rows, first = (
+          trained_elsewhere(results, data, kind, x)
+          for x in (name, plan.SIMILARITY)
+        )
+        lines.append([data, kind, name, *of_trainings(rows, first, name)])
+  return markdown.table(header, lines)
+
+
+def of_trainings(
+  rows: Mapping[int, Mapping], first: Mapping[int, Mapping], name: str
+) -> list[str]:
+  """Returns the cells of `OF_TRAININGS`; `first` are those by similarity."""
+  top, others = (
+    {seed: row["R@1"] for seed, row in x.items()} for x in (rows, first)
+  )
+  return [
+    statistics(percent(rows, "wrong").values()).show(),
+    statistics(top.values()).show(digits=2),
+    statistics(x["R@10"] for x in rows.values()).show(digits=2),
+    ""
+    if name == plan.SIMILARITY
+    else paired(top, others).show_interval(digits=2),
+    str(len(rows)),
+  ]
 
 
 def figures(options: Options, results: Results):
