@@ -23,6 +23,8 @@ KEY = 50  # of the permutation whose first pairs these are
 SEEDS, FEW_SEEDS = 5, 3
 RATES = (1e-3, 2e-3, 4e-3)
 RATE_ARMS = ("clip", "sogclr", "nuclr_queue")
+# At other batch sizes: with stored denominators, and with those of the batch.
+BATCH_ARMS = ("clip", "sogclr", "sogclr_batch", "nuclr_queue")
 # Of the learning rate that grows with the root of the batch size.
 FACTORS = (0.5, 1.0, 2.0)
 RATE, TUNING, BATCHES = "rate", "tuning", "batches"
@@ -48,8 +50,7 @@ class Scale(NamedTuple):
   seeds: int = SEEDS
   few_seeds: int = FEW_SEEDS
   batch_size: int = BATCH_SIZE
-  other_batches: tuple[int, ...] = (64, 512)
-  small_batches: tuple[int, ...] = (16, 64, 256, 1024)
+  other_batches: tuple[int, ...] = (64, 512, 16, 256, 1024)
   factors: tuple[float, ...] = FACTORS
   parts: tuple[str, ...] = (LOOKS, PLANTED, FROZEN)
   smoke: bool = False
@@ -62,7 +63,6 @@ SMOKE = Scale(
   finalists=1,
   batch_size=16,
   other_batches=(8,),
-  small_batches=(8,),
   factors=(1.0,),
   few_seeds=1,
   parts=(LOOKS, PLANTED),  # the features of the frozen encoder are an extra
@@ -233,26 +233,7 @@ def rate_at(scale: Scale, batch_size: int, rows: Rows) -> float:
   return round(best_rate(scale, rows) * root, 6)
 
 
-def other_batches(
-  scale: Scale, batch_size: int, rows: Rows
-) -> dict[str, list[Run]]:
-  """Plans the first arms at another batch size, with what was tuned."""
-  return {
-    name: [
-      make_run(
-        *(scale, BATCHES, name, seed),
-        value=value,
-        rate=rate_at(scale, batch_size, rows),
-        batch_size=batch_size,
-      )
-      for seed in range(scale.few_seeds)
-    ]
-    for name in scale.first
-    if (value := tuned(scale, name, rows)) is not None
-  }
-
-
-def small_trials(
+def batch_trials(
   scale: Scale, name: str, batch_size: int, rows: Rows
 ) -> dict[float, list[Run]]:
   """Plans the learning rates of an arm at a batch size, by rate."""
@@ -275,13 +256,14 @@ def small_trials(
   }
 
 
-def small_batches(
-  scale: Scale, batch_size: int, rows: Rows
-) -> dict[str, list[Run]]:
+def at_batch(scale: Scale, batch_size: int, rows: Rows) -> dict[str, list[Run]]:
   """Plans some arms at a batch size, each at its learning rate there."""
+  if batch_size == scale.batch_size:
+    main = comparison(scale, rows)
+    return {x: main[x] for x in BATCH_ARMS if x in main}
   found = {}
-  for name in RATE_ARMS:
-    rate = _best(small_trials(scale, name, batch_size, rows), rows)
+  for name in BATCH_ARMS:
+    rate = _best(batch_trials(scale, name, batch_size, rows), rows)
     if rate is not None:
       found[name] = [
         make_run(
@@ -316,11 +298,8 @@ def plan(options: Options, rows: Rows) -> list[Run]:
     groups += _tuning(scale, (name,), rows)
     groups += [main[name]] if name in main else []
   for size in scale.other_batches:
-    groups += other_batches(scale, size, rows).values()
+    for name in BATCH_ARMS:
+      groups += batch_trials(scale, name, size, rows).values()
+    groups += at_batch(scale, size, rows).values()
   groups += comparison(scale, rows, UNMARKED).values()
-  for size in scale.small_batches:
-    for name in RATE_ARMS:
-      groups += small_trials(scale, name, size, rows).values()
-  for size in scale.small_batches:
-    groups += small_batches(scale, size, rows).values()
   return list(dict.fromkeys(run for group in groups for run in group))

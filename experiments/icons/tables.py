@@ -43,7 +43,6 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "choice": choice_table(scale, rows),
     "batches": batch_table(scale, rows),
     "unmarked": part_table(scale, rows, plan.UNMARKED),
-    "small batches": small_table(scale, rows),
     "what zeta follows": follows_table(scale, rows),
     "gradients": gradient_table(scale, rows),
     "noise": noise_table(scale, rows),
@@ -312,15 +311,16 @@ def choice_table(scale: Scale, rows: Rows) -> str:
 
 
 def batch_table(scale: Scale, rows: Rows) -> str:
-  """Shows the first arms at other batch sizes, with what was tuned at 128."""
-  lines = []
+  """Shows arms at several batch sizes, with the learning rate of each."""
+  lines, names = [], plan.BATCH_ARMS
   for size in sorted({scale.batch_size, *scale.other_batches}):
-    if size == scale.batch_size:
-      groups = plan.comparison(scale, rows)
-    else:
-      groups = plan.other_batches(scale, size, rows)
-    lines += _lines(groups, rows, scale.first, str(size))
-  return markdown.table(["batch", *HEADER], lines)
+    groups = plan.at_batch(scale, size, rows)
+    of_size = _lines(groups, rows, names, str(size))
+    for line, name in zip(of_size, names, strict=True):
+      runs = groups.get(name, ())
+      rate = f"{dict(runs[0].values)['rate']:.3g}" if runs else MISSING
+      lines.append([*line[:2], rate, *line[2:]])
+  return markdown.table(["batch", "arm", "rate", *HEADER[1:]], lines)
 
 
 HEADER = ["arm", "validation R@10", "test R@1", "test R@10", *AGAINST, "seeds"]
@@ -348,22 +348,6 @@ def part_table(scale: Scale, rows: Rows, part: str) -> str:
   """Shows the first arms in a part of the study."""
   groups = plan.comparison(scale, rows, part)
   return markdown.table(HEADER, _lines(groups, rows, scale.first))
-
-
-def small_table(scale: Scale, rows: Rows) -> str:
-  """Shows arms from small to large batches, with the learning rate of each."""
-  lines = []
-  for size in scale.small_batches:
-    groups = plan.small_batches(scale, size, rows)
-    for line, name in zip(
-      _lines(groups, rows, plan.RATE_ARMS, str(size)),
-      plan.RATE_ARMS,
-      strict=True,
-    ):
-      runs = groups.get(name, ())
-      rate = f"{dict(runs[0].values)['rate']:.3g}" if runs else MISSING
-      lines.append([*line[:2], rate, *line[2:]])
-  return markdown.table(["batch", "arm", "rate", *HEADER[1:]], lines)
 
 
 def nested(runs: Sequence[Run], rows: Rows, *keys: str) -> list[float]:
