@@ -168,6 +168,16 @@ def others_training_table(results: Results) -> str:
   header = ["data", "errors", "trained on", *OF_TRAININGS]
   lines = []
   for data in plan.OTHERS:
+    rows = {
+      seed: row
+      for (part, of, seed), row in results.rows.items()
+      if (part, of) == (plan.OTHER, data)
+    }
+    scores = (statistics(x[k] for x in rows.values()) for k in ("R@1", "R@10"))
+    shown = [x.show(digits=2) for x in scores]
+    lines.append(
+      [data, "–", "the model that scores", "", *shown, "", str(len(rows))]
+    )
     for kind in KINDS:
       for name in plan.FILTERS:
         rows, first = (
