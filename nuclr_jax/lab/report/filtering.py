@@ -25,7 +25,7 @@ from nuclr_jax.lab.data.embeddings import TEXTS
 from nuclr_jax.lab.data.pair_index import content_hash
 from nuclr_jax.lab.data.shards import Images, Shards
 from nuclr_jax.lab.evaluate import choose, pair_scores
-from nuclr_jax.lab.evaluate.choose import Chosen
+from nuclr_jax.lab.evaluate.choose import Choice, Chosen
 from nuclr_jax.lab.report import filter_files, filter_steps
 from nuclr_jax.lab.report.filter_steps import Request
 
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 PLAN, SOURCE, FOUND = "plan.json", "source.json", "embeddings"
 UNPACKED = "unpacked"  # arrays that were compressed
+TIED = 0.01  # of the pairs that a score keeps, from which on a tie is told
 
 
 def write(
@@ -244,4 +245,23 @@ def _choose(
     intersect=request.intersect,
     among=among,
   )
+  if request.keep is not None:
+    for name, choice in zip(request.scores, chosen.choices, strict=True):
+      _warn_of_ties(name, columns[name], choice)
   return counts, chosen
+
+
+def _warn_of_ties(name: str, score: np.ndarray, choice: Choice) -> None:
+  """Warns if the order of the files decides about many pairs."""
+  equal = choice.among & (score == choice.threshold)
+  kept, left = (int(np.sum(equal & x)) for x in (choice.kept, ~choice.kept))
+  if min(kept, left) > TIED * np.sum(choice.kept):
+    log.warning(
+      "%s cannot tell %d pairs apart, of which %d are kept, the first in the "
+      "order of the files: all have the score of the threshold, %.4g; take "
+      "another share, or another score after it",
+      name,
+      kept + left,
+      kept,
+      choice.threshold,
+    )
