@@ -221,8 +221,52 @@ def how_to_read() -> dict[str, Any]:
   }
 
 
+def plan_of_input():
+  """Cuts --input into parts; None without it, or if it is a file of texts."""
+  from nuclr_jax.lab.user_files import inputs
+
+  text = flags.INPUT.value
+  if text is None or text.endswith(TEXTS):
+    return None
+  return inputs.plan(text, made=False, **how_to_read())
+
+
+def state_of_source(plan) -> list[Any]:
+  """Returns what differs once files have changed that embeddings are made of.
+
+  These are the files of --input, and here, but not in a bucket, those of a
+  model and a run's checkpoints. Prepared data sets are not looked at.
+
+  Args:
+    plan: What `plan_of_input` returned.
+  """
+  from nuclr_jax.lab import files
+  from nuclr_jax.lab.train import checkpoint
+
+  sums = (f"{x}/*/SHA256SUMS" for x in (checkpoint.NEWEST, checkpoint.BEST))
+  places = {
+    flags.MODEL.value: ("*", "*/*"),  # both encoders have folders of their own
+    flags.ARCHITECTURE.value: ("*",),
+    flags.WORKDIR.value: tuple(sums),
+  }
+  if plan is None:
+    places[flags.INPUT.value] = ()
+  found = [] if plan is None else list(plan.files)
+  for place, patterns in places.items():
+    path = None if place is None else remote.absolute(place)
+    if isinstance(path, pathlib.Path):
+      below = (x for pattern in patterns for x in path.glob(pattern))
+      states = ((str(x), files.state_of(x)) for x in (path, *sorted(below)))
+      found += [[x, *state] for x, state in states if state]
+  return found
+
+
 def embed_inputs(
-  output: str | pathlib.Path, *, features: bool = False, pairs: bool = False
+  output: str | pathlib.Path,
+  *,
+  features: bool = False,
+  pairs: bool = False,
+  plan=None,
 ) -> Mapping[str, Any]:
   """Embeds --input with the run, config or model of the flags; see `export`.
 
@@ -234,10 +278,11 @@ def embed_inputs(
     features: Whether to write features instead of embeddings.
     pairs: Whether the folder is for a page of pairs: it gets thumbnails, and at
       least one image must have a caption.
+    plan: What `plan_of_input` returned, if it has been called.
   """
   from nuclr_jax.lab import export
   from nuclr_jax.lab.data import sentences
-  from nuclr_jax.lab.user_files import columns, inputs
+  from nuclr_jax.lab.user_files import columns
 
   remote.check_new(output)  # before the model is read
   if flags.INPUT.value is None:
@@ -255,7 +300,7 @@ def embed_inputs(
       )
     with _embedder(features=features, images=False) as embedder:
       return export.write_texts(embedder, texts, output)
-  plan = inputs.plan(flags.INPUT.value, made=False, **how_to_read())
+  plan = plan or plan_of_input()
 
   with _embedder(features=features) as embedder:
     return export.write_embeddings(

@@ -157,6 +157,16 @@ def request():
   )
 
 
+def to_embed() -> dict[str, Any]:
+  """Returns the arguments of `filtering.write` for pairs that are embedded."""
+  plan = chosen.plan_of_input()
+  return {
+    "embed": lambda x: chosen.embed_inputs(x, pairs=True, plan=plan),
+    "source": source(),
+    "state": chosen.state_of_source(plan),
+  }
+
+
 def source() -> dict[str, Any]:
   """Returns the flags that say which pairs are embedded, and by what."""
   values = {

@@ -99,7 +99,6 @@ def embed() -> None:
 
 def filter_pairs() -> None:
   """Choose the pairs to train on, by scores of their embeddings."""
-  from nuclr_jax.lab.cli import chosen
   from nuclr_jax.lab.report import filtering
 
   request = filter_flags.request()
@@ -107,12 +106,7 @@ def filter_pairs() -> None:
   if embeddings:
     summary = filtering.write(request, output, embeddings=embeddings)
   else:
-    summary = filtering.write(
-      request,
-      output,
-      embed=lambda folder: chosen.embed_inputs(folder, pairs=True),
-      source=filter_flags.source(),
-    )
+    summary = filtering.write(request, output, **filter_flags.to_embed())
   progress.print_table(summary)
   print(f"kept pairs: {output}")
 

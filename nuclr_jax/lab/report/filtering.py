@@ -43,6 +43,7 @@ def write(
   embeddings: str | os.PathLike | None = None,
   embed: Callable[[pathlib.Path], Any] | None = None,
   source: Mapping[str, Any] = {},
+  state: Any = None,
 ) -> dict[str, Any]:
   """Scores pairs, and writes which of them are kept to a folder.
 
@@ -58,6 +59,7 @@ def write(
     embed: In place of `embeddings`, writes a folder of them.
     source: What `embed` reads, as JSON; embeddings that an interrupted call has
       made of something else are made again.
+    state: What differs once that has changed, as JSON: then, too.
 
   Returns:
     The summary.
@@ -74,7 +76,7 @@ def write(
     shutil.rmtree(work / UNPACKED, ignore_errors=True)
     target = _open_target(work, request)  # before hours of other steps
     if embed is not None:
-      embeddings = _embedded(work, embed, source)
+      embeddings = _embedded(work, embed, {"source": source, "state": state})
     found = _open(work, str(embeddings), request)
     read = _states([*found.paths, *(target.paths if target else ())])
     if target is not None:
