@@ -59,10 +59,16 @@ def score() -> Report:
       "--zero_shot or --input with a run, or name sets in the config"
     )
   model = {"step": int(opened[2].step)} if flags.WORKDIR.value else {}
-  names = ("workdir", "config", "model", "best", "average")
-  given = {x for x in flags.present() if x in names}
-  model |= {x: absl_flags.FLAGS[x].value for x in names if x in given}
-  return Report(model, data, metrics)
+  return Report(model | described_model(), data, metrics)
+
+
+def described_model() -> dict[str, Any]:
+  """Returns the flags that say what is scored, with changes of its config."""
+  names = ("workdir", "config", "model", "architecture", "best", "average")
+  given = set(flags.present())
+  model = {x: absl_flags.FLAGS[x].value for x in names if x in given}
+  changes = flags.CHANGES.value
+  return model | ({"changes": list(changes)} if changes else {})
 
 
 def write(report: Report, folder: str) -> None:
