@@ -232,6 +232,11 @@ class TestWeightsAlone:
     with pytest.raises(ValueError, match="for a file of weights alone"):
       read_published(CLIP, architecture="ViT-B-32")
 
+  def test_a_file_that_is_not_there(self, tmp_path):
+    """Without the flag, it would be missing still."""
+    with pytest.raises(ValueError, match="epoch_3.pt does not exist, the wei"):
+      read_published(tmp_path / "epoch_3.pt", architecture="ViT-B-32")
+
 
 def test_a_recipe_without_a_temperature(caplog):
   """Weights that have no logit_scale."""

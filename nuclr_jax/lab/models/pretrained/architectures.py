@@ -33,6 +33,17 @@ def is_weights(source: str | os.PathLike) -> bool:
   return path.is_file() and path.suffix in hub.SUFFIXES
 
 
+def is_missing(source: str | os.PathLike) -> bool:
+  """Returns whether a model is called like a file of weights, and not there.
+
+  Example:
+    >>> is_missing(tmp_path / "epoch_3.pt"), is_missing(tmp_path)
+    (True, False)
+  """
+  path = files.remote.fetch(source).expanduser()
+  return path.suffix in hub.SUFFIXES and not path.exists()
+
+
 def find_architecture(name: str | os.PathLike) -> Mapping[str, Any] | None:
   """Finds OpenCLIP's description of an architecture.
 

@@ -80,6 +80,8 @@ def read_published(
         f"how images are prepared; give the architecture: {architectures.HOW}"
       )
     described = architecture
+  elif architecture is not None and architectures.is_missing(source):
+    raise ValueError(f"{source} does not exist, the weights of {architecture}")
   elif architecture is not None:
     raise ValueError(
       f"--architecture is for a file of weights alone, such as epoch_3.pt, and "
