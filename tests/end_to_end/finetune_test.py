@@ -189,6 +189,17 @@ def test_weights_between_start_and_end(again, exported, data_dir, tmp_path):
   assert before == pytest.approx(first_scores(workdir)[SCORE], abs=1e-4)
   assert after == pytest.approx(metrics[SCORE], abs=1e-4)
 
+  nuclr("report", *where, "--interpolate=0,0.5,1")
+  page = (workdir / "report.html").read_text()
+  _, _, mixtures = page.partition("Mixtures with the model that the run began")
+  assert (workdir / "report" / "mixtures.png").exists()
+  cells = rf"<td>{re.escape(SCORE)}<td>(.*?) %<td>(.*?) %<td>(.*?) %"
+  (found,) = re.findall(cells, mixtures)
+  scores = [float(x) / 100 for x in found]
+  np.testing.assert_allclose(
+    scores, [float(x) for x in columns[SCORE]], 0, 6e-4
+  )
+
   nuclr("export", *where, f"--output={tmp_path / 'x'}", "--interpolate=0.25")
   nuclr("export", *where, f"--output={tmp_path / 'tuned'}")
   first, tuned, mixed = (

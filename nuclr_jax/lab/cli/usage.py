@@ -154,12 +154,16 @@ nuclr evaluate --embeddings=image.npy,text.npy
   ),
   "report": Verb(
     verbs.report,
-    ("workdir", "data_dir"),
+    ("workdir", "data_dir", "interpolate", "data", "zero_shot"),
     """
 nuclr report --workdir=runs/mine
+nuclr report --workdir=runs/mine --interpolate=0,0.25,0.5,0.75,1 --data=other
   report.html in the workdir shows the metrics, training curves, diagnostics,
-  popularities, and examples of retrieval.
+  popularities, and examples of retrieval. --interpolate adds the curve of the
+  scores over mixtures with the model that the run began from, on the sets of
+  nuclr evaluate: the run's own, or those of --data and --zero_shot.
 """,
+    needs=dict.fromkeys(("data", "zero_shot"), ["interpolate"]),
   ),
   "compare": Verb(
     compare,

@@ -69,8 +69,12 @@ def evaluate() -> None:
 def report() -> None:
   """Write a report of a run as one HTML page."""
   from nuclr_jax.lab import report
+  from nuclr_jax.lab.cli import scoring
 
-  path = report.write(workdir(), data_dir=flags.DATA_DIR.value)
+  mixtures = scoring.score().metrics if flags.INTERPOLATE.value else {}
+  path = report.write(
+    workdir(), data_dir=flags.DATA_DIR.value, mixtures=mixtures
+  )
   print(f"report: {remote.original(path)}")
 
 

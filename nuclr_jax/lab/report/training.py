@@ -1,5 +1,6 @@
 """The report of a run: one HTML file, and its plots as PNG files."""
 
+from collections.abc import Mapping, Sequence
 import html
 import importlib.metadata
 import json
@@ -35,6 +36,7 @@ def write(
   *,
   data_dir: str | os.PathLike | None = None,
   parts: Experiment | None = None,
+  mixtures: Mapping[str, Sequence] = {},
 ) -> pathlib.Path:
   """Writes `report.html` and `report/*.png` for the newest checkpoint.
 
@@ -42,6 +44,8 @@ def write(
     workdir: The folder of a run.
     data_dir: The folder of prepared data sets.
     parts: The parts of the run, if its config does not name them.
+    mixtures: By metric, its values in mixtures with the model that the run
+      began from; the shares of the run's weights are those of "interpolate".
 
   Returns:
     The path of `report.html`.
@@ -51,10 +55,10 @@ def write(
   """
   choose = checkpoint.of_newest
   with files.remote.local_folder(workdir, choose=choose) as folder:
-    return _write(folder.absolute(), data_dir, parts)
+    return _write(folder.absolute(), data_dir, parts, mixtures)
 
 
-def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
+def _write(workdir: pathlib.Path, data_dir, parts, mixtures) -> pathlib.Path:
   """Writes the report of a run in a local folder."""
   parts, mesh, state = loop.load(workdir, data_dir=data_dir, parts=parts)
   plots = files.folder_in(workdir, "report")
@@ -76,6 +80,7 @@ def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
       alarms=health.warnings(history, scale),
     ),
     _curves(history, plots),
+    _mixtures(mixtures, plots),
     health.section(history, times, plots, scale),
     _sample_state(parts, state, plots),
     _retrieval(parts, mesh, state),
@@ -119,6 +124,32 @@ def _curves(history, plots) -> str:
   low, high = right.get_ylim()
   right.set_ylim(min(0, low), min(1, high))
   return "<h2>Training</h2>" + page.save(figure, plots / "curves.png")
+
+
+def _mixtures(mixtures, plots) -> str:
+  """Plots the headline scores over mixtures with the first model."""
+  if not mixtures:
+    return ""
+  shares = [float(x) for x in mixtures["interpolate"]]
+  metrics = {k: x for k, x in mixtures.items() if k != "interpolate"}
+  figure = Figure(figsize=(5.5, 3.6), layout="constrained")
+  axes = figure.subplots()
+  rows = [
+    {"step": share} | {k: values[i] for k, values in metrics.items()}
+    for i, share in enumerate(shares)
+  ]
+  page.plot(axes, rows, records.headlines(metrics))
+  axes.set_xlabel("share of the weights of this run")
+  cells = [
+    [k, *(page.shown_score(k, x) for x in values)]
+    for k, values in metrics.items()
+  ]
+  all_metrics = page.grid(["metric", *mixtures["interpolate"]], cells)
+  return (
+    "<h2>Mixtures with the model that the run began from</h2>"
+    + page.save(figure, plots / "mixtures.png")
+    + page.folded("All metrics of the mixtures", all_metrics)
+  )
 
 
 def _sample_state(parts, state, plots) -> str:

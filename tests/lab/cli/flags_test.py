@@ -116,6 +116,8 @@ FORMS = [
   ("evaluate", "model", "input"),
   ("evaluate", "embeddings"),
   ("report", "workdir"),
+  ("report", "workdir", "interpolate"),
+  ("report", "workdir", "interpolate", "data"),
   ("compare",),
   ("popularity", "workdir"),
   ("popularity", "workdir", "embeddings", "temperature"),
