@@ -11,6 +11,7 @@ from experiments.icons.plan import Rows, Scale
 from experiments.icons.tables import by_set, by_value
 
 SHOWN = ("sogclr", "nuclr_zero", "nuclr_queue")  # less CLIP, by designer
+STYLES = ("o-", "s--", "^:")  # of ten colours each
 
 
 def figures(options: Options, results: Results) -> dict[str, Figure]:
@@ -55,7 +56,7 @@ def draw_designers(scale: Scale, rows: Rows) -> Figure:
 
 def draw_temperatures(scale: Scale, rows: Rows) -> Figure:
   """Draws all trials over the temperature."""
-  figure = new_figure((6.5, 3.5), dpi=90)
+  figure = new_figure((7.5, 4.5), dpi=90)
   axes = figure.subplots()
   for i, (name, arm) in enumerate(ARMS.items()):
     points = by_value(scale, name, rows) if arm.tuned == TAU else {}
@@ -63,9 +64,10 @@ def draw_temperatures(scale: Scale, rows: Rows) -> Figure:
       axes.plot(
         list(points),
         list(points.values()),
-        "o-" if name in scale.first else "o:",
+        STYLES[i // 10 % len(STYLES)],
         color=f"C{i % 10}",
-        markersize=3,
+        linewidth=2 if name in scale.first else 1,
+        markersize=4,
         label=arm.label,
       )
   axes.set(xscale="log", xlim=(0.9 * GRIDS[TAU][0], 1.1 * GRIDS[TAU][-1]))
