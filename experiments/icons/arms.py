@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 TAU, RHO = "τ", "ρ"
-GRIDS = {TAU: (0.03, 0.05, 0.08, 0.12), RHO: (3.0, 4.0, 5.0, 6.0)}
+GRIDS = {TAU: (0.03, 0.05, 0.08, 0.12), RHO: (1.0, 2.0, 3.0, 4.0)}
 MIDDLE = 0.08  # at which the learning rate is tuned
 
 # The weight of the positive in InfoNCE's denominator, (n - 1) / (B - 1) at half
