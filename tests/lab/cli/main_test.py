@@ -95,7 +95,8 @@ WRONG = [  # exit code 2
   ),
   (
     ["report", "--workdir=x", "--hubs=csls"],
-    "report does not take --hubs; it takes --workdir, --data_dir, --import",
+    "report does not take --hubs; it takes --workdir, --data_dir, "
+    "--interpolate, --data, --zero_shot, --import",
   ),
   (
     ["evaluate", "--workdir=x", "--temperature=0.1"],
