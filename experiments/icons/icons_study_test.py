@@ -284,6 +284,9 @@ def test_a_run_has_scores_of_every_set_and_of_test_only_if_compared(
       assert made[f"{split}/natural/{name}"] == pytest.approx(found, abs=1e-5)
   assert len(made["curve"]["loss"]) == len(made["curve"]["step"]) > 1
   assert "pairs/s" in measure.describe(made)
+  again = measure.measure(run, place._replace(folder=tmp_path))
+  assert "pairs_per_second" not in again  # nothing was left to be timed
+  assert measure.describe(again).endswith("resumed")
 
 
 def measured(place, tmp_path, part, name):

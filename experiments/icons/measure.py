@@ -29,7 +29,7 @@ from experiments.icons.scores import scores_of, split_by
 from nuclr_jax.lab.data.icons.builder import SETS, prepare_icons
 from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, Source
-from nuclr_jax.lab.train import build, loop
+from nuclr_jax.lab.train import build, loop, records
 from nuclr_jax.types import Sides, Sizes
 
 # The words of this study -> keys of a config.
@@ -197,6 +197,7 @@ def measure(run: Run, place: Place) -> Row:
     "pairs": data.train.sizes.num_pairs,
     "device": jax.devices()[0].device_kind,
   }
+  resumed = (place.folder / records.HISTORY).exists()
   began = time.monotonic()
   try:
     trained = training.train(config, place, parts)
@@ -220,10 +221,12 @@ def measure(run: Run, place: Place) -> Row:
         )
   except FloatingPointError as error:
     return row | {"diverged": str(error)}
-  times = {
-    "training_seconds": round(took, 1),
-    "pairs_per_second": round(pairs_seen / took),
-  }
+  times = {}
+  if not resumed:  # else only the rest of the training has been timed
+    times = {
+      "training_seconds": round(took, 1),
+      "pairs_per_second": round(pairs_seen / took),
+    }
   return row | times | {"curve": thin(trained.history)}
 
 
@@ -231,7 +234,6 @@ def describe(row: Row) -> str:
   """Summarizes the result of a run in one line."""
   if "diverged" in row:
     return f"diverged: {row['diverged']}"
-  return (
-    f"validation R@10 {100 * row[CRITERION]:.1f}, "
-    f"{row['pairs_per_second']} pairs/s"
-  )
+  pace = row.get("pairs_per_second")
+  took = f"{pace} pairs/s" if pace else "resumed"
+  return f"validation R@10 {100 * row[CRITERION]:.1f}, {took}"

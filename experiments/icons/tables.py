@@ -58,7 +58,8 @@ def status(results: Results) -> str:
   if not done:
     return f"No run of about {results.planned} has been done yet."
   seconds = sum(row["seconds"] for row in done) / 3600
-  pace = sorted(x.get("pairs_per_second", 0) for x in done)[len(done) // 2]
+  timed = [x["pairs_per_second"] for x in done if "pairs_per_second" in x]
+  pace = sorted(timed)[len(timed) // 2] if timed else MISSING
   wrong = sum("diverged" in x for x in done)
   return (
     f"{len(done)} of about {results.planned} runs are done, in {seconds:.1f} "
