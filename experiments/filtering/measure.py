@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import pathlib
-import time
 from typing import Any
 
 import jax
@@ -178,9 +177,7 @@ def train(config, place: Place, data: Data, start=None):
   if start is not None:
     model = parts.model._replace(load=lambda params, state: start)
     parts = parts._replace(model=model)
-  began = time.monotonic()
   state = training.train(config, place, parts).state
-  took = time.monotonic() - began
   mesh, test = build.mesh_of(parts.settings), data.sets[TEST]
   with jax.set_mesh(mesh):
     embed = loop.embedder(parts, mesh)(state)
@@ -195,7 +192,6 @@ def train(config, place: Place, data: Data, start=None):
   return (embed, model), {
     "R@1": round(100 * scores[f"{queries}mean_recall@1"], 4),
     "R@10": round(100 * scores[f"{queries}mean_recall@10"], 4),
-    "training_seconds": round(took, 1),
     "device": jax.devices()[0].device_kind,
   }
 

@@ -13,6 +13,7 @@ from experiments.harness import Options, Run
 SCORES, TRAINING, OTHER = "scores", "training", "other data"
 SEEDS, FEW_SEEDS = 5, 3  # of scores, and of trainings
 OBJECTIVES = {"clip": "CLIP", "nuclr": "NUCLR"}
+SCORER = OBJECTIVES["clip"]  # what the model that scores is trained with
 # What is trained on; the first three take no score.
 EVERYTHING, RIGHT, RANDOM = "everything", "all that is right", "random"
 SIMILARITY, LIKELIHOOD, EXACT = "similarity", "negCLIPLoss", "exact weight"
@@ -76,7 +77,7 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
   smoke = SMOKE if options.smoke else {}
   common = COMMON | smoke
   scores = [
-    Run(SCORES, "CLIP", seed, tuple(common.items()))
+    Run(SCORES, SCORER, seed, tuple(common.items()))
     for seed in range(options.seeds)
   ]
   runs, few = [*scores], min(FEW_SEEDS, options.seeds)

@@ -43,12 +43,9 @@ def found(
     score: One of `SCORES`.
     data: One of `plan.OTHERS`; None = icons.
   """
-  part = plan.OTHER if data else plan.SCORES
-  return {
-    seed: row["found"][kind][score]
-    for (of, setting, seed), row in results.rows.items()
-    if of == part and data in (None, setting)
-  }
+  setting = (plan.OTHER, data) if data else (plan.SCORES, plan.SCORER)
+  rows = results.by_seed(*setting)
+  return {seed: row["found"][kind][score] for seed, row in rows.items()}
 
 
 def percent(rows: Mapping[int, Mapping], name: str) -> dict[int, float]:
@@ -62,12 +59,7 @@ def trained(
   """Returns the trainings on what a filter kept, by seed."""
   if name == plan.RIGHT:
     kind = KINDS[0]
-  setting = f"{label}, {kind}, {name}"
-  return {
-    seed: row
-    for (part, of, seed), row in results.rows.items()
-    if (part, of) == (plan.TRAINING, setting)
-  }
+  return results.by_seed(plan.TRAINING, f"{label}, {kind}, {name}")
 
 
 def trained_elsewhere(
@@ -76,11 +68,8 @@ def trained_elsewhere(
   """Returns the trainings on what a filter kept of other data, by seed."""
   if name == plan.RIGHT:
     kind = KINDS[0]
-  return {
-    seed: row["trained"][plan.kept_of(kind, name)]
-    for (part, of, seed), row in results.rows.items()
-    if (part, of) == (plan.OTHER, data)
-  }
+  key, rows = plan.kept_of(kind, name), results.by_seed(plan.OTHER, data)
+  return {seed: row["trained"][key] for seed, row in rows.items()}
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
@@ -168,11 +157,7 @@ def others_training_table(results: Results) -> str:
   header = ["data", "errors", "trained on", *OF_TRAININGS]
   lines = []
   for data in plan.OTHERS:
-    rows = {
-      seed: row
-      for (part, of, seed), row in results.rows.items()
-      if (part, of) == (plan.OTHER, data)
-    }
+    rows = results.by_seed(plan.OTHER, data)
     scores = (statistics(x[k] for x in rows.values()) for k in ("R@1", "R@10"))
     shown = [x.show(digits=2) for x in scores]
     lines.append(

@@ -15,12 +15,7 @@ def rows_of(
   results: Results, name: str, start: str, part: str = plan.TUNED
 ) -> dict[int, Mapping]:
   """Returns the rows of an arm, by seed."""
-  setting = f"{plan.LABELS[name]}, {start}"
-  return {
-    seed: row
-    for (of_part, of, seed), row in results.rows.items()
-    if (of_part, of) == (part, setting)
-  }
+  return results.by_seed(part, f"{plan.LABELS[name]}, {start}")
 
 
 def last(rows, metric: str) -> dict[int, float]:

@@ -82,6 +82,20 @@ class Results(NamedTuple):
   commands: Sequence[Row] = ()  # a record of each command that ran something
   planned: int = 0  # runs in the whole plan, as far as it is known
 
+  def by_seed(self, part: str, setting: str) -> dict[int, Row]:
+    """Returns the rows of a setting, by seed.
+
+    Example:
+      >>> rows = {("a", "x", 0): {"score": 1}, ("a", "y", 0): {"score": 2}}
+      >>> Results(rows).by_seed("a", "x")
+      {0: {'score': 1}}
+    """
+    return {
+      seed: row
+      for (of, name, seed), row in self.rows.items()
+      if (of, name) == (part, setting)
+    }
+
 
 class Study(NamedTuple):
   """A study.
