@@ -234,7 +234,8 @@ class TestWeightsAlone:
 
   def test_a_file_that_is_not_there(self, tmp_path):
     """Without the flag, it would be missing still."""
-    with pytest.raises(ValueError, match="epoch_3.pt does not exist, the wei"):
+    said = "epoch_3.pt, the weights of ViT-B-32, does not exist"
+    with pytest.raises(ValueError, match=said):
       read_published(tmp_path / "epoch_3.pt", architecture="ViT-B-32")
 
 

@@ -81,7 +81,7 @@ def read_published(
       )
     described = architecture
   elif architecture is not None and architectures.is_missing(source):
-    raise ValueError(f"{source} does not exist, the weights of {architecture}")
+    raise ValueError(f"{source}, the weights of {architecture}, does not exist")
   elif architecture is not None:
     raise ValueError(
       f"--architecture is for a file of weights alone, such as epoch_3.pt, and "
