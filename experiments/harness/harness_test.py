@@ -208,6 +208,20 @@ class TestRuns:
     assert len(tiny.complete(only="^first.* 1$")) == 2
     assert [run.seed for run in tiny.measured] == [1]
 
+  def test_a_pattern_of_what_is_done(self, tmp_path, pool, capsys):
+    tiny = Tiny(tmp_path)
+    tiny.complete(only="^first")
+    tiny.complete(only="^first")
+    assert "--only chooses 2 of the runs planned by now; 2 done" in (
+      capsys.readouterr().out
+    )
+
+  @pytest.mark.parametrize("only", ["^first.* 2$", "a$", "("])
+  def test_a_pattern_that_chooses_nothing(self, tmp_path, pool, only):
+    message = "not a regular" if only == "(" else "such as first: a, seed 0"
+    with pytest.raises(ValueError, match=re.escape(message)):
+      Tiny(tmp_path).complete(only=only)
+
   def test_failed_runs_are_named_and_the_others_kept(self, tmp_path, pool):
     tiny = Tiny(tmp_path)
 

@@ -70,6 +70,31 @@ def check_rows(plan, by_key, path: pathlib.Path) -> None:
     )
 
 
+def check_only(plan, by_key, only: str | None) -> None:
+  """Says how many runs of the plan a pattern chooses, and how many are done.
+
+  Raises:
+    ValueError: If it is no pattern, or chooses no run.
+  """
+  if only is None:
+    return
+  try:
+    chosen = [run for run in plan if re.search(only, run.name)]
+  except re.error as error:
+    raise ValueError(
+      f"--only={only} is not a regular expression: {error}"
+    ) from error
+  if not chosen:
+    examples = {run.part: run.name for run in reversed(plan)}
+    raise ValueError(
+      f"--only={only} matches none of the {len(plan)} runs that are planned by "
+      "now; a pattern is searched for in names such as "
+      + " | ".join(reversed(examples.values()))
+    )
+  done = sum(run.key in by_key for run in chosen)
+  say(f"--only chooses {len(chosen)} of the runs planned by now; {done} done")
+
+
 def size(study: Study, options: Options, by_key: dict[Key, Row]) -> int:
   """Estimates how many runs the whole plan has.
 
@@ -170,6 +195,7 @@ def complete(study: Study, options: Options) -> None:
     by_key = rows.index(stored)
     check_rows(study.plan(options, by_key), by_key, path)
     check_configs(study, options)
+    check_only(study.plan(options, by_key), by_key, options.only)
     began, before, failed = time.monotonic(), len(by_key), {}
     try:
       for alone in (False, True):
