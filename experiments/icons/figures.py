@@ -4,11 +4,18 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from experiments.harness import Options, Results
-from experiments.harness.plots import log_ticks, new_figure
+from experiments.harness.plots import draw_statistics, log_ticks, new_figure
+from experiments.harness.statistics import statistics
 from experiments.icons import plan
 from experiments.icons.arms import ARMS, GRIDS, TAU
 from experiments.icons.plan import Rows, Scale
-from experiments.icons.tables import by_set, by_value
+from experiments.icons.tables import (
+  COLUMNS,
+  batch_sizes,
+  by_set,
+  by_value,
+  of_runs,
+)
 
 SHOWN = ("sogclr", "nuclr_zero", "nuclr_queue")  # less CLIP, by designer
 STYLES = ("o-", "s--", "^:")  # of ten colours each
@@ -20,6 +27,7 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
   return {
     "designers.png": draw_designers(scale, rows),
     "temperatures.png": draw_temperatures(scale, rows),
+    "batches.png": draw_batch_sizes(scale, rows),
     "curves.png": draw_curves(scale, rows),
   }
 
@@ -75,6 +83,29 @@ def draw_temperatures(scale: Scale, rows: Rows) -> Figure:
   axes.set(xlabel="temperature τ", ylabel="validation R@10, %")
   if axes.has_data():
     figure.legend(loc="outside right upper", fontsize=7)
+  return figure
+
+
+def draw_batch_sizes(scale: Scale, rows: Rows) -> Figure:
+  """Draws natural recall on test over the batch size, at equal samples."""
+  figure = new_figure((9, 3.6), dpi=90)
+  for axes, column in zip(
+    figure.subplots(1, 2), ("test R@1", "test R@10"), strict=True
+  ):
+    for i, name in enumerate(plan.BATCH_ARMS):
+      points = {}
+      for size in batch_sizes(scale):
+        runs = plan.at_batch(scale, size, rows).get(name, ())
+        if found := of_runs(runs, rows, COLUMNS[column]):
+          # Side by side, so that intervals do not cover each other.
+          points[size * 1.03 ** (i - 1.5)] = statistics(found.values())
+      if points:
+        draw_statistics(axes, points, f"C{i}", ARMS[name].label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batch_sizes(scale), map(str, batch_sizes(scale)))
+    axes.set(xlabel="batch size", ylabel=f"{column}, %")
+  if axes.has_data():
+    axes.legend(fontsize=7)
   return figure
 
 

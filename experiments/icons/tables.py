@@ -42,6 +42,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "temperatures": temperature_table(scale, rows),
     "choice": choice_table(scale, rows),
     "batches": batch_table(scale, rows),
+    "batch rates": batch_rate_table(scale, rows),
     "unmarked": part_table(scale, rows, plan.UNMARKED),
     "what zeta follows": follows_table(scale, rows),
     "gradients": gradient_table(scale, rows),
@@ -311,10 +312,15 @@ def choice_table(scale: Scale, rows: Rows) -> str:
   return markdown.table(["", *header, "arms: range at τ 0.08"], lines)
 
 
+def batch_sizes(scale: Scale) -> list[int]:
+  """Returns all batch sizes that arms are trained with, sorted."""
+  return sorted({scale.batch_size, *scale.other_batches})
+
+
 def batch_table(scale: Scale, rows: Rows) -> str:
   """Shows arms at several batch sizes, with the learning rate of each."""
   lines, names = [], plan.BATCH_ARMS
-  for size in sorted({scale.batch_size, *scale.other_batches}):
+  for size in batch_sizes(scale):
     groups = plan.at_batch(scale, size, rows)
     of_size = _lines(groups, rows, names, str(size))
     for line, name in zip(of_size, names, strict=True):
@@ -322,6 +328,19 @@ def batch_table(scale: Scale, rows: Rows) -> str:
       rate = f"{dict(runs[0].values)['rate']:.3g}" if runs else MISSING
       lines.append([*line[:2], rate, *line[2:]])
   return markdown.table(["batch", "arm", "rate", *HEADER[1:]], lines)
+
+
+def batch_rate_table(scale: Scale, rows: Rows) -> str:
+  """Shows the trials of the learning rate at other batch sizes."""
+  lines = []
+  for size in sorted(scale.other_batches):
+    for name in plan.BATCH_ARMS:
+      found = plan.batch_trials(scale, name, size, rows).values()
+      cells = [mean_of(runs, rows, CRITERION) for runs in found]
+      cells = cells or [MISSING] * len(scale.factors)
+      lines.append([str(size), ARMS[name].label, *cells])
+  header = [f"{x:g} × the root" for x in scale.factors]
+  return markdown.table(["batch", "arm", *header], lines)
 
 
 HEADER = ["arm", "validation R@10", "test R@1", "test R@10", *AGAINST, "seeds"]
