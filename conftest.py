@@ -150,6 +150,15 @@ def no_diagnostics():
     yield
 
 
+@pytest.fixture(autouse=True)
+def no_flags_are_left():
+  """The flags that a test has parsed are not those of the next test."""
+  yield
+  for name in flags.FLAGS:
+    if flags.FLAGS[name].present:
+      flags.FLAGS[name].unparse()
+
+
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory):
   """A folder that the examples in docstrings share."""
