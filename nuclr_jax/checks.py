@@ -297,6 +297,9 @@ def checked(function: Function | None = None, /, *, of: str = "") -> Any:
     if _has_range(x.annotation)
   }
   prefix = f"{of}." if of else ""
+  # `help` of Python 3.14 else shows the names of ranges, not what they say.
+  plain = inspect.unwrap(function)
+  plain.__annotations__ = dict(plain.__annotations__)
 
   @functools.wraps(function)
   def call(*args, **kwargs):
