@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 import csv
 import functools
-import json
 import logging
 import os
 import pathlib
@@ -66,12 +65,10 @@ def _header(path: pathlib.Path) -> list[str]:
     if path.suffix == ".csv":
       mark = "\t" if "\t" in first else max(",;|", key=first.count)
       return list(map(tidy_text, next(csv.reader([first], delimiter=mark), [])))
-    row = json.loads(first)
+    row = files.parse_json(first)
     return list(row) if isinstance(row, dict) else []
   except (pyarrow.ArrowException, csv.Error, OSError, ValueError):
     return ["file_name"]  # its reader says what is wrong
-  except RecursionError:
-    return ["file_name"]
 
 
 def rows_of(
@@ -112,7 +109,7 @@ def rows_of(
         if not _is_inside(path, folder.path, inside):
           row = Rejected(row.key, row.source, AWAY)
         else:
-          beside += path.with_suffix(".txt").is_file()
+          beside += os.path.isfile(path.with_suffix(".txt"))
           key = os.path.relpath(path, top)
           row = row._replace(key=key, path=os.fspath(path))
       rows.append((name, row))
@@ -144,7 +141,7 @@ def _is_inside(path: pathlib.Path, folder: pathlib.Path, inside) -> bool:
     inside: Says it of the folder that the path is in; it is asked once.
   """
   try:
-    linked = path.is_symlink() and not files.inside(path, folder)
+    linked = os.path.islink(path) and not files.inside(path, folder)
     return not linked and inside(path.parent) and bool(path.name)
   except (OSError, ValueError, RuntimeError):
     return False  # too long, with a NUL, or links in a circle
