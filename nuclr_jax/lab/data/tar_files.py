@@ -12,7 +12,6 @@ import fnmatch
 import glob
 import io
 import itertools
-import json
 import os
 import re
 from typing import NamedTuple
@@ -56,7 +55,6 @@ EMPTY = "no sample"  # in the tar
 KINDS = ("image", "txt", "json")  # of files that are read
 # What files beside tars raise that do not hold a count.
 _NO_COUNT = OSError, ValueError, LookupError, TypeError, ArithmeticError
-_NO_COUNT += (RecursionError,)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
@@ -377,7 +375,7 @@ def _successes(path: str) -> int:
   else:
     with files.reading(path), open(path, "rb") as file:
       content = file.read(MAX_STATS)
-  count = int(json.loads(content)["successes"])
+  count = int(files.parse_json(content)["successes"])
   if count < 0:
     raise ValueError(f"{path}: a negative number of samples")
   return count

@@ -10,7 +10,6 @@ import collections
 from collections.abc import Callable, Sequence
 import csv
 import io
-import json
 import logging
 import math
 import os
@@ -32,9 +31,8 @@ log = logging.getLogger(__name__)
 
 CHUNK = 2**16  # captions read at a time
 MAX_BYTES = 2**30  # of a table
-# What reading a table may raise; JSON may be nested too deep.
+# What reading a table may raise.
 WRONG = (OSError, ValueError, TypeError, OverflowError, csv.Error)
-WRONG += (RecursionError,)
 NOTICEABLE = 0.1  # a share of repetitions, a spread of zeta in temperatures
 FEW = 0.9  # a smaller share of known texts calls for a warning
 # Texts (captions, or names of classes) -> log p of each, up to a constant; None
@@ -142,7 +140,7 @@ def _read(path: pathlib.Path) -> dict[str, float]:
     with open_text(path, errors="strict") as file:
       text = file.read()
     if path.suffix == ".json":
-      table = json.loads(text, object_pairs_hook=tuple)
+      table = files.parse_json(text, object_pairs_hook=tuple)
       if not isinstance(table, tuple):
         raise ValueError(f"it holds {text[:20]!r}, which is not an object")
       pairs = [(x, float(number)) for x, number in table]

@@ -37,6 +37,7 @@ from nuclr_jax.lab.files.untrusted import (
   MAX_IMAGE,
   check_expansion,
   check_size,
+  parse_json,
   without_panics,
 )
 from nuclr_jax.lab.files.writing import (
@@ -77,6 +78,7 @@ __all__ = [
   "keep_trying",
   "locked",
   "open_in_place",
+  "parse_json",
   "read_arrays",
   "read_json",
   "read_json_lines",

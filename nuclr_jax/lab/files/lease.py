@@ -24,6 +24,7 @@ import uuid
 
 from nuclr_jax.lab import progress
 from nuclr_jax.lab.files import bucket
+from nuclr_jax.lab.files.untrusted import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -187,11 +188,11 @@ def _read(place: str) -> dict[str, Any] | None:
   except FileNotFoundError:
     return None
   try:
-    found = json.loads(content)
+    found = parse_json(content)
     texts = ("owner", "process", "holder", "since", "command")
     good = all(isinstance(found[x], str) for x in texts)
     good = good and math.isfinite(found["renewed"])
-  except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+  except (ValueError, KeyError, TypeError, OverflowError):
     good = False
   if not good:
     raise bucket.Unreached(

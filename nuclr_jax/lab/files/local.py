@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import glob
 import hashlib
-import json
 import logging
 import os
 import pathlib
@@ -34,6 +33,7 @@ from nuclr_jax.lab.files.untrusted import (
   LITTLE,
   MAX_EXPANSION,
   check_size,
+  parse_json,
   without_panics,
 )
 from nuclr_jax.lab.files.writing import (
@@ -260,8 +260,8 @@ def read_json_lines(path: pathlib.Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8", errors="replace")
   for number, line in enumerate(text.splitlines(), 1):
     try:
-      row = json.loads(line)
-    except (ValueError, RecursionError):
+      row = parse_json(line)
+    except ValueError:
       row = None
     if isinstance(row, dict):
       rows.append(row)
@@ -284,7 +284,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   """
   with reading(path):
     check_size(path)
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = parse_json(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
       raise ValueError(f"it holds a {type(content).__name__}, not an object")
   return content

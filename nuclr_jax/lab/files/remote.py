@@ -34,6 +34,7 @@ from nuclr_jax.lab.files.bucket import (
 )
 from nuclr_jax.lab.files.copies import MARK, NOTES, Choose, Copy, Names
 from nuclr_jax.lab.files.push import LAST, push
+from nuclr_jax.lab.files.untrusted import parse_json
 from nuclr_jax.lab.files.writing import write_text
 
 __all__ = [
@@ -226,9 +227,9 @@ def _interrupted(path: str) -> list[str]:
     return []
   try:
     listed = set(
-      json.loads(read_range(f"{path}/{MARK}", 0, LONGEST_MARK))["names"]
+      parse_json(read_range(f"{path}/{MARK}", 0, LONGEST_MARK))["names"]
     )
-  except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+  except (FileNotFoundError, ValueError, KeyError, TypeError):
     listed = set()  # of an earlier version, or not what nuclr writes
   if others := sorted(names - listed):
     raise ValueError(

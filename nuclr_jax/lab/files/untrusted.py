@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 import contextlib
+import json
 import os
 import stat
 from typing import Any
@@ -34,6 +35,29 @@ def check_size(path: str | os.PathLike, most: int = MAX_SIZE) -> None:
     raise ValueError("it is not a regular file")
   if state.st_size > most:
     raise ValueError(f"it has {state.st_size:,} bytes, and may have {most:,}")
+
+
+def parse_json(content: str | bytes, **options) -> Any:
+  """Parses JSON.
+
+  Args:
+    content: The text, or its bytes in a Unicode encoding.
+    **options: Those of `json.loads`.
+
+  Raises:
+    ValueError: If it is not JSON, or objects are nested too deeply in it.
+
+  Example:
+    >>> parse_json("[1, 2]"), parse_json(b"1")
+    ([1, 2], 1)
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: its JSON is nested too deeply
+  """
+  try:
+    return json.loads(content, **options)
+  except RecursionError as error:
+    raise ValueError("its JSON is nested too deeply") from error
 
 
 @contextlib.contextmanager

@@ -14,13 +14,13 @@ from collections.abc import (
   Sequence,
 )
 import csv
-import json
 import logging
 import os
 import pathlib
 import re
 from typing import Any, NamedTuple
 
+from nuclr_jax.lab import files
 from nuclr_jax.lab.data.captions import (
   captions_of,
   of_cell,
@@ -293,8 +293,8 @@ def _from_json(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
   """Yields rows of a list, of Karpathy's splits or of COCO's annotations."""
   with open_text(path) as file:
     try:
-      content = json.load(file)
-    except (ValueError, RecursionError) as error:
+      content = files.parse_json(file.read())
+    except ValueError as error:
       if _is_object(path):  # `to_json` of datasets writes an object a line
         yield from _from_json_lines(path, columns)
         return
@@ -461,8 +461,8 @@ def _from_parquet(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
 def _object(line: str) -> Any:
   """Parses a line of JSON; returns None if it cannot be read."""
   try:
-    return json.loads(line)
-  except (ValueError, RecursionError):
+    return files.parse_json(line)
+  except ValueError:
     return None
 
 

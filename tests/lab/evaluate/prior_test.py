@@ -222,7 +222,7 @@ def test_files_that_never_end(tmp_path):
   for path, message in {
     tmp_path / "pipe.json": "not a regular file",
     "/dev/zero": "not a regular file",
-    tmp_path / "deep.json": "recursion",
+    tmp_path / "deep.json": "nested too deep",
     tmp_path / "hole.csv": "1,099,511,627,776 bytes, and may have",
   }.items():
     with pytest.raises(ValueError, match=f"not a table of texts .*{message}"):

@@ -6,7 +6,6 @@ of the tar are found by `tar_members`, and sizes are bounded.
 
 from collections.abc import Collection, Iterator, Mapping
 import gzip
-import json
 import os
 import pathlib
 import re
@@ -146,8 +145,8 @@ def _read_json(
   start, size = place
   file.seek(start)
   try:
-    content = json.loads(file.read(size))
-  except (ValueError, RecursionError) as error:
+    content = files.parse_json(file.read(size))
+  except ValueError as error:
     raise ValueError(f"{name} is not JSON ({error})") from error
   if not isinstance(content, dict):
     raise ValueError(f"{name} holds no object, but a {type(content).__name__}")

@@ -233,7 +233,7 @@ def _read_modules(source: str | os.PathLike) -> list[str]:
   path = hub.find_file(source, (MODULES,))
   with files.reading(path):
     files.check_size(path)
-    modules = json.loads(path.read_text(encoding="utf-8"))
+    modules = files.parse_json(path.read_text(encoding="utf-8"))
     if not isinstance(modules, list) or not all(
       isinstance(x, dict)
       and isinstance(x.get("type"), str)
