@@ -19,16 +19,18 @@ AT_ONE = "validation/natural/mean_recall@1"
 def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns differences between arms in points.
 
-  Such as "arms: SogCLR − CLIP: test R@10"; with ", seeds alone" the interval is
-  Student's t over seeds. "arms: SogCLR − CLIP: other sign" counts the test sets
+  Such as "arms: SogCLR − CLIP: test R@10", or "batch 64: ..." for those at that
+  size; with ", seeds alone" the interval is Student's t over seeds. "arms: SogCLR − CLIP: other sign" counts the test sets
   with at least `LARGE` queries whose difference has another sign than the mean.
   "arms: SogCLR − CLIP: test R@1, seen, seeds alone" is of a kind of queries,
   "zeta: CLIP: E + τ log p − E: natural R@1, seeds alone" of a correction, and
   "tuning: R@1: τ: range in an arm" is what `tables.choice_table` has of R@10.
   """
   scale, rows, found = plan.scale_of(options), results.rows, {}
-  for part in PARTS:
-    groups = plan.comparison(scale, rows, part)
+  compared = {part: plan.comparison(scale, rows, part) for part in PARTS}
+  for size in tables.batch_sizes(scale):
+    compared[f"batch {size}"] = plan.at_batch(scale, size, rows)
+  for part, groups in compared.items():
     for ours, x in groups.items():
       for theirs, y in groups.items():
         if ours == theirs:
