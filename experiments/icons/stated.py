@@ -20,11 +20,12 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns differences between arms in points.
 
   Such as "arms: SogCLR − CLIP: test R@10", or "batch 64: ..." for those at that
-  size; with ", seeds alone" the interval is Student's t over seeds. "arms: SogCLR − CLIP: other sign" counts the test sets
-  with at least `LARGE` queries whose difference has another sign than the mean.
-  "arms: SogCLR − CLIP: test R@1, seen, seeds alone" is of a kind of queries,
-  "zeta: CLIP: E + τ log p − E: natural R@1, seeds alone" of a correction, and
-  "tuning: R@1: τ: range in an arm" is what `tables.choice_table` has of R@10.
+  size; with ", seeds alone" the interval is Student's t over seeds. "arms:
+  SogCLR − CLIP: other sign" counts the test sets with at least `LARGE` queries
+  whose difference has another sign than the mean. "arms: SogCLR − CLIP: test
+  R@1, seen, seeds alone" is of a kind of queries, "zeta: CLIP: E + τ log p − E:
+  natural R@1, seeds alone" of a correction, and "tuning: R@1: τ: range in an
+  arm" is what `tables.choice_table` has of R@10.
   """
   scale, rows, found = plan.scale_of(options), results.rows, {}
   compared = {part: plan.comparison(scale, rows, part) for part in PARTS}
