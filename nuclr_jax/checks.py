@@ -297,9 +297,6 @@ def checked(function: Function | None = None, /, *, of: str = "") -> Any:
     if _has_range(x.annotation)
   }
   prefix = f"{of}." if of else ""
-  # `help` of Python 3.14 else shows the names of ranges, not what they say.
-  plain = inspect.unwrap(function)
-  plain.__annotations__ = dict(plain.__annotations__)
 
   @functools.wraps(function)
   def call(*args, **kwargs):
@@ -312,6 +309,9 @@ def checked(function: Function | None = None, /, *, of: str = "") -> Any:
       arguments.arguments[name] = argument(f"{prefix}{name}", value, hint)
     return function(*arguments.args, **arguments.kwargs)
 
+  # Otherwise, `help` in Python 3.14 shows the names of ranges, as in the code.
+  call.__annotations__ = dict(function.__annotations__)
+  inspect.unwrap(function).__annotations__ = call.__annotations__
   return call
 
 

@@ -45,19 +45,19 @@ def parse_json(content: str | bytes, **options) -> Any:
     **options: Those of `json.loads`.
 
   Raises:
-    ValueError: If it is not JSON, or objects are nested too deeply in it.
+    ValueError: If it is not JSON, or is nested too deeply.
 
   Example:
     >>> parse_json("[1, 2]"), parse_json(b"1")
     ([1, 2], 1)
     >>> parse_json("[" * 100_000)
     Traceback (most recent call last):
-    ValueError: its JSON is nested too deeply
+    ValueError: it is nested too deeply
   """
   try:
     return json.loads(content, **options)
   except RecursionError as error:
-    raise ValueError("its JSON is nested too deeply") from error
+    raise ValueError("it is nested too deeply") from error
 
 
 @contextlib.contextmanager

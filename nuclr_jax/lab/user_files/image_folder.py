@@ -136,7 +136,7 @@ def _is_inside(path: pathlib.Path, folder: pathlib.Path, inside) -> bool:
   """Returns whether a path is in a folder, also once links are followed.
 
   Args:
-    path: The path; that of a file which cannot exist is not.
+    path: The path; one with a NUL in the name of a folder is not.
     folder: The folder.
     inside: Says it of the folder that the path is in; it is asked once.
   """
@@ -144,4 +144,4 @@ def _is_inside(path: pathlib.Path, folder: pathlib.Path, inside) -> bool:
     linked = os.path.islink(path) and not files.inside(path, folder)
     return not linked and inside(path.parent) and bool(path.name)
   except (OSError, ValueError, RuntimeError):
-    return False  # too long, with a NUL, or links in a circle
+    return False  # a folder with a NUL, or links in a circle
