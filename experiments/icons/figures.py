@@ -4,7 +4,12 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from experiments.harness import Options, Results
-from experiments.harness.plots import draw_statistics, log_ticks, new_figure
+from experiments.harness.plots import (
+  COLORS,
+  draw_statistics,
+  log_ticks,
+  new_figure,
+)
 from experiments.harness.statistics import statistics
 from experiments.icons import plan
 from experiments.icons.arms import ARMS, GRIDS, TAU
@@ -100,7 +105,7 @@ def draw_batch_sizes(scale: Scale, rows: Rows) -> Figure:
           # Side by side, so that intervals do not cover each other.
           points[size * 1.03 ** (i - 1.5)] = statistics(found.values())
       if points:
-        draw_statistics(axes, points, f"C{i}", ARMS[name].label)
+        draw_statistics(axes, points, COLORS[i], ARMS[name].label)
     axes.set_xscale("log", base=2)
     axes.set_xticks(batch_sizes(scale), map(str, batch_sizes(scale)))
     axes.set(xlabel="batch size", ylabel=f"{column}, %")
