@@ -309,9 +309,10 @@ def checked(function: Function | None = None, /, *, of: str = "") -> Any:
       arguments.arguments[name] = argument(f"{prefix}{name}", value, hint)
     return function(*arguments.args, **arguments.kwargs)
 
-  # Otherwise, `help` in Python 3.14 shows the names of ranges, as in the code.
-  call.__annotations__ = dict(function.__annotations__)
-  inspect.unwrap(function).__annotations__ = call.__annotations__
+  # `help` in Python 3.14 else shows the names of ranges, as in the code. Only
+  # now: `wraps` copies what makes annotations, which an assignment deletes.
+  plain = inspect.unwrap(function)
+  plain.__annotations__ = dict(plain.__annotations__)
   return call
 
 

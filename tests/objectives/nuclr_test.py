@@ -634,6 +634,9 @@ def test_help_names_the_arguments_and_their_ranges(name):
   if name in ("nuclr", "sogclr"):
     assert "num_pairs: " in text and "num_texts: " in text
     assert "a number greater than 0" in text and "in (0, 1]" in text
+  factory = FACTORIES[name]
+  named = set(inspect.signature(factory).parameters)
+  assert set(factory.__annotations__) >= named
 
 
 def test_the_released_xi_over_epochs(x64):
