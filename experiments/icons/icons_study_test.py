@@ -83,6 +83,33 @@ def test_all_arms_are_tuned_alike_and_compared_on_other_seeds():
     assert dict(run.values)["test"] == (run.seed < 100)
 
 
+def test_the_rates_of_a_batch_size_are_wider_while_the_best_is_at_an_end():
+  best = {16: 0.125, 64: 1.0, 256: 4.0, 512: 100.0, 1024: 0.0}
+
+  def recall(run):
+    words, factor = dict(run.values), best.get(dict(run.values)["batch"], 1.0)
+    root = (words["batch"] / 128) ** 0.5
+    rate = words["rate"] / (2e-3 * root)
+    return -abs(np.log(rate / factor)) if factor else -rate
+
+  rows, expected = (
+    done(OPTIONS, recall),
+    {
+      16: (0.125, 0.25, 0.5, 1.0, 2.0),
+      64: (0.5, 1.0, 2.0),
+      256: (0.5, 1.0, 2.0, 4.0, 8.0),
+      512: (0.5, 1.0, 2.0, 4.0, 8.0),
+      1024: (0.125, 0.25, 0.5, 1.0, 2.0),
+    },
+  )
+  for size, factors in expected.items():
+    found = plan.batch_trials(SCALE, "clip", size, rows)
+    assert tuple(found) == factors
+    runs = plan.at_batch(SCALE, size, rows)["clip"]
+    won = np.clip(best[size], 1 / 8, 8) * 2e-3 * (size / 128) ** 0.5
+    assert dict(runs[0].values)["rate"] == pytest.approx(won, rel=0.01)
+
+
 def test_the_plan_ends_and_has_each_run_once():
   rows = done(OPTIONS)
   keys = [run.key for run in plan.plan(OPTIONS, rows)]

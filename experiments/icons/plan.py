@@ -25,8 +25,9 @@ RATES = (1e-3, 2e-3, 4e-3)
 RATE_ARMS = ("clip", "sogclr", "nuclr_queue")
 # At other batch sizes: with stored denominators, and with those of the batch.
 BATCH_ARMS = ("clip", "sogclr", "sogclr_batch", "nuclr_queue")
-# Of the learning rate that grows with the root of the batch size.
-FACTORS = (0.5, 1.0, 2.0)
+# Of the learning rate that grows with the root of the batch size. While the
+# best is at an end, the next factor of two is tried, up to the widest.
+FACTORS, WIDEST = (0.5, 1.0, 2.0), 8.0
 RATE, TUNING, BATCHES = "rate", "tuning", "batches"
 MAIN, UNMARKED = "arms", "unmarked"
 LOOKS, PLANTED, FROZEN = "zeta", "planted", "frozen encoder"
@@ -52,6 +53,7 @@ class Scale(NamedTuple):
   batch_size: int = BATCH_SIZE
   other_batches: tuple[int, ...] = (64, 512, 16, 256, 1024)
   factors: tuple[float, ...] = FACTORS
+  widest: float = WIDEST
   parts: tuple[str, ...] = (LOOKS, PLANTED, FROZEN)
   smoke: bool = False
 
@@ -64,6 +66,7 @@ SMOKE = Scale(
   batch_size=16,
   other_batches=(8,),
   factors=(1.0,),
+  widest=1.0,
   few_seeds=1,
   parts=(LOOKS, PLANTED),  # the features of the frozen encoder are an extra
   smoke=True,
@@ -227,33 +230,43 @@ def comparison(
   }
 
 
-def rate_at(scale: Scale, batch_size: int, rows: Rows) -> float:
-  """Returns the learning rate at a batch size, not tuned there."""
+def rate_at(
+  scale: Scale, batch_size: int, rows: Rows, factor: float = 1.0
+) -> float:
+  """Returns the learning rate at a batch size: a factor times the root's."""
   root = (batch_size / scale.batch_size) ** 0.5
-  return round(best_rate(scale, rows) * root, 6)
+  return round(factor * round(best_rate(scale, rows) * root, 6), 6)
 
 
 def batch_trials(
   scale: Scale, name: str, batch_size: int, rows: Rows
 ) -> dict[float, list[Run]]:
-  """Plans the learning rates of an arm at a batch size, by rate."""
+  """Plans the learning rates of an arm at a batch size, by factor, sorted.
+
+  They are wider than `Scale.factors` where the best of these is at an end.
+  """
   value = tuned(scale, name, rows)
   if value is None:
     return {}
-  rates = [
-    round(x * rate_at(scale, batch_size, rows), 6) for x in scale.factors
-  ]
-  return {
-    rate: [
-      make_run(
-        *(scale, TUNING, name, scale.tuning_seeds[0]),
-        value=value,
-        rate=rate,
-        batch_size=batch_size,
-      )
-    ]
-    for rate in rates
-  }
+  factors = list(scale.factors)
+  while True:
+    found = {
+      x: [
+        make_run(
+          *(scale, TUNING, name, scale.tuning_seeds[0]),
+          value=value,
+          rate=rate_at(scale, batch_size, rows, x),
+          batch_size=batch_size,
+        )
+      ]
+      for x in sorted(factors)
+    }
+    best = _best(found, rows)
+    beyond = {factors[0]: factors[0] / 2, factors[-1]: factors[-1] * 2}
+    new = beyond.get(best)
+    if new is None or not 1 / scale.widest <= new <= scale.widest:
+      return found
+    factors = sorted([*factors, new])
 
 
 def at_batch(scale: Scale, batch_size: int, rows: Rows) -> dict[str, list[Run]]:
@@ -263,13 +276,13 @@ def at_batch(scale: Scale, batch_size: int, rows: Rows) -> dict[str, list[Run]]:
     return {x: main[x] for x in BATCH_ARMS if x in main}
   found = {}
   for name in BATCH_ARMS:
-    rate = _best(batch_trials(scale, name, batch_size, rows), rows)
-    if rate is not None:
+    factor = _best(batch_trials(scale, name, batch_size, rows), rows)
+    if factor is not None:
       found[name] = [
         make_run(
           *(scale, BATCHES, name, seed),
           value=tuned(scale, name, rows),
-          rate=rate,
+          rate=rate_at(scale, batch_size, rows, factor),
           batch_size=batch_size,
         )
         for seed in range(scale.few_seeds)

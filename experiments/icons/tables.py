@@ -332,14 +332,18 @@ def batch_table(scale: Scale, rows: Rows) -> str:
 
 def batch_rate_table(scale: Scale, rows: Rows) -> str:
   """Shows the trials of the learning rate at other batch sizes."""
-  lines = []
-  for size in sorted(scale.other_batches):
-    for name in plan.BATCH_ARMS:
-      found = plan.batch_trials(scale, name, size, rows).values()
-      cells = [mean_of(runs, rows, CRITERION) for runs in found]
-      cells = cells or [MISSING] * len(scale.factors)
-      lines.append([str(size), ARMS[name].label, *cells])
-  header = [f"{x:g} × the root" for x in scale.factors]
+  trials = {
+    (size, name): plan.batch_trials(scale, name, size, rows)
+    for size in sorted(scale.other_batches)
+    for name in plan.BATCH_ARMS
+  }
+  factors = sorted({*scale.factors}.union(*trials.values()))
+  lines = [
+    [str(size), ARMS[name].label]
+    + [mean_of(found.get(x, ()), rows, CRITERION) for x in factors]
+    for (size, name), found in trials.items()
+  ]
+  header = [f"{x:g} × the root" for x in factors]
   return markdown.table(["batch", "arm", *header], lines)
 
 
