@@ -65,11 +65,13 @@ def record_features(*, in_place: bool = False) -> tfds.features.FeaturesDict:
 @contextlib.contextmanager
 def quiet_opencv() -> Iterator[None]:
   """Keeps OpenCV from logging every broken image."""
-  before = cv2.utils.logging.setLogLevel(0)
+  moved = not hasattr(cv2, "setLogLevel")  # in OpenCV 5
+  set_level = (cv2.utils.logging if moved else cv2).setLogLevel
+  before = set_level(0)
   try:
     yield
   finally:
-    cv2.utils.logging.setLogLevel(before)
+    set_level(before)
 
 
 def write_part(

@@ -14,6 +14,7 @@ import sklearn.datasets
 
 from nuclr_jax.lab.data import images
 from nuclr_jax.lab.data.source import Resize, random_numbers
+from nuclr_jax.lab.ingest import records
 
 PHOTOS = sklearn.datasets.load_sample_images().images  # [427, 640, 3]
 SMALL = cv2.resize(PHOTOS[0], (90, 60), interpolation=cv2.INTER_AREA)
@@ -36,9 +37,8 @@ def difference(left, right) -> np.ndarray:
 @pytest.fixture
 def quiet():
   """OpenCV describes broken images on stderr."""
-  before = cv2.utils.logging.setLogLevel(0)
-  yield
-  cv2.utils.logging.setLogLevel(before)
+  with records.quiet_opencv():
+    yield
 
 
 class TestDecode:

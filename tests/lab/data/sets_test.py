@@ -3,7 +3,6 @@
 import functools
 import shutil
 
-import cv2
 import make_captioned
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import tensorflow_datasets as tfds
 from nuclr_jax.lab.data import images, sets
 from nuclr_jax.lab.data.source import Resize
 from nuclr_jax.lab.evaluate.zero_shot import make_prompts
+from nuclr_jax.lab.ingest import records
 
 CROP = Resize("crop")
 
@@ -225,13 +225,10 @@ class TestFolders:
       path.parent.mkdir(parents=True, exist_ok=True)
       # Cut near the end: the header says nothing of it.
       path.write_bytes(photo(i)[: -300 if i % 4 < count / 2 else None])
-    before = cv2.utils.logging.setLogLevel(0)
-    try:
+    with records.quiet_opencv():
       return sets.open_labelled_set(
         sets.parse_place("mine"), size=8, data_dir=folder
       )
-    finally:
-      cv2.utils.logging.setLogLevel(before)
 
   def test_broken_images_are_left_out_and_named(self, tmp_path, caplog):
     data = self.open_damaged(tmp_path, 4)

@@ -7,6 +7,7 @@ opened exports; `experiments/parity/export_images.py` wrote it.
 import json
 import logging
 
+import jpeg
 import numpy as np
 import pytest
 from repository import CLIP, ROOT
@@ -33,6 +34,7 @@ def opened():
   return untrained.open_untrained(config, pairs=False)
 
 
+@jpeg.golden_pixels
 @pytest.mark.parametrize("layout", elsewhere.LAYOUTS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("mode", MODES)

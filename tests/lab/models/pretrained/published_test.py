@@ -11,6 +11,7 @@ import shutil
 import subprocess
 
 import jax
+import jpeg
 import make_captioned
 import numpy as np
 import pytest
@@ -105,6 +106,7 @@ def expected_of(folder):
 
 
 class TestComputed:
+  @jpeg.golden_pixels
   @pytest.mark.parametrize("folder", FOLDERS, ids=lambda x: x.name)
   def test_from_files_to_embeddings(self, folder, tmp_path):
     """The library's own processor, tokenizer and float64 model agree."""
@@ -148,6 +150,7 @@ def export(folder, out, layout):
 
 
 class TestExported:
+  @jpeg.golden_pixels
   @pytest.mark.parametrize("layout", LAYOUTS)
   @pytest.mark.parametrize("folder", EXPORTED, ids=lambda x: x.name)
   def test_reads_back(self, folder, layout, tmp_path, caplog):
