@@ -309,8 +309,8 @@ def checked(function: Function | None = None, /, *, of: str = "") -> Any:
       arguments.arguments[name] = argument(f"{prefix}{name}", value, hint)
     return function(*arguments.args, **arguments.kwargs)
 
-  # `help` in Python 3.14 else shows the names of ranges, as in the code. Only
-  # now: `wraps` copies what makes annotations, which an assignment deletes.
+  # Otherwise, `help` in Python 3.14 shows the names of ranges. This comes after
+  # `wraps`, which copies `__annotate__`: the assignment deletes the original.
   plain = inspect.unwrap(function)
   plain.__annotations__ = dict(plain.__annotations__)
   return call

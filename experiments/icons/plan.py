@@ -230,12 +230,11 @@ def comparison(
   }
 
 
-def rate_at(
-  scale: Scale, batch_size: int, rows: Rows, factor: float = 1.0
-) -> float:
+def rate_at(scale: Scale, batch_size: int, rows: Rows, factor: float) -> float:
   """Returns the learning rate at a batch size: a factor times the root's."""
   root = (batch_size / scale.batch_size) ** 0.5
-  return round(factor * round(best_rate(scale, rows) * root, 6), 6)
+  of_root = round(best_rate(scale, rows) * root, 6)
+  return round(factor * of_root, 6)
 
 
 def batch_trials(
@@ -248,7 +247,7 @@ def batch_trials(
   value = tuned(scale, name, rows)
   if value is None:
     return {}
-  factors = list(scale.factors)
+  factors = scale.factors
   while True:
     found = {
       x: [
@@ -259,14 +258,14 @@ def batch_trials(
           batch_size=batch_size,
         )
       ]
-      for x in sorted(factors)
+      for x in factors
     }
     best = _best(found, rows)
     beyond = {factors[0]: factors[0] / 2, factors[-1]: factors[-1] * 2}
     new = beyond.get(best)
     if new is None or not 1 / scale.widest <= new <= scale.widest:
       return found
-    factors = sorted([*factors, new])
+    factors = sorted((*factors, new))
 
 
 def at_batch(scale: Scale, batch_size: int, rows: Rows) -> dict[str, list[Run]]:

@@ -1,4 +1,4 @@
-"""Which tests need the pixels that a new libjpeg-turbo decodes."""
+"""Skips tests of golden JPEG pixels where libjpeg-turbo is too old."""
 
 import PIL.features
 import pytest

@@ -136,7 +136,7 @@ def _is_inside(path: pathlib.Path, folder: pathlib.Path, inside) -> bool:
   """Returns whether a path is in a folder, also once links are followed.
 
   Args:
-    path: The path; one with a NUL in the name of a folder is not.
+    path: The path. It is not inside if a folder in it has a NUL in its name.
     folder: The folder.
     inside: Says it of the folder that the path is in; it is asked once.
   """
