@@ -2,8 +2,9 @@
 # exact popularities.
 # make icons: get the icons of 180 designers from npm (104 MB), and train on them.
 # make test: check the library: lint, documentation, tests, examples.
-# make test_studies: test what takes longer: the studies in experiments/ and what
-# only they use, faults that are injected, and whole runs of several commands.
+# make test_runs: test what takes longer: faults that are injected, and whole runs
+# of several commands.
+# make test_studies: test the studies in experiments/ and what only they use.
 # All first make a virtual environment in .venv, with the versions in
 # requirements/tested.txt (Python 3.11) or requirements/tested-3.12.txt (3.12 and
 # newer), whose hashes are verified. With LOCKED=no they use .venv-newest, with
@@ -12,7 +13,8 @@
 # jaxtyping and NumPy alone, in the same versions.
 # make oldest: test with the oldest versions that pyproject.toml allows.
 # make nightly: test with JAX of today.
-# make docs: build the documentation into site/.
+# make docs: build the documentation into site/, and compare the numbers in it
+# with the rows of the studies.
 # make lock: add new dependencies to both files. UPGRADE=--upgrade upgrades all
 # versions, UPGRADE="--upgrade-package jax" only that of jax.
 # make audit: look for known vulnerabilities of these versions.
@@ -68,8 +70,8 @@ WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile \
   --no-loadscope-reorder
 
-.PHONY: demo icons test test_core test_studies lint docs lock audit oldest \
-  nightly parity torch trackers beam
+.PHONY: demo icons test test_core test_runs test_studies lint docs lock audit \
+  oldest nightly parity torch trackers beam
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
@@ -91,12 +93,14 @@ test: $(VENV)/installed.stamp lint docs
 	$(PYTEST)
 
 # Annotations of the core and the lab are checked in `make test`, and not again.
-STUDIES := --import-mode=importlib \
+LONG := --import-mode=importlib \
   --jaxtyping-packages=nuclr_jax.contrib,type_checker.check
 
+test_runs: $(VENV)/installed.stamp
+	$(PYTEST) -o "addopts=$(LONG)" tests/faults tests/end_to_end
+
 test_studies: $(VENV)/installed.stamp
-	$(PYTEST) -o "addopts=$(STUDIES)" \
-	  tests/contrib experiments tests/faults tests/end_to_end
+	$(PYTEST) -o "addopts=$(LONG)" tests/contrib experiments
 
 # What JAX, jaxtyping and NumPy need; pip refuses to install less.
 CORE := jax|jaxlib|jaxtyping|ml-dtypes|numpy|opt-einsum|scipy|wadler-lindig
@@ -118,6 +122,7 @@ lint: $(VENV)/installed.stamp
 
 docs: $(VENV)/installed.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python -m experiments.check_numbers
 
 lock: $(BIN)/python
 	$(BIN)/python -m pip install --quiet uv

@@ -18,6 +18,8 @@ gc.set_threshold(100_000)
 # tests of several devices are skipped.
 ON_DEVICE = os.environ.get("NUCLR_TESTS_ON") == "device"
 os.environ.setdefault("NPROC", "2")  # XLA's thread count decides the last bits
+# No test needs the hub. Where it cannot be reached, its client tries for 23 s.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Where a shell has started the tests in the background, Ctrl-C is ignored, also
 # by the processes that they send it to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

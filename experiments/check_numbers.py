@@ -3,7 +3,7 @@
 python -m experiments.check_numbers           # says what is wrong
 python -m experiments.check_numbers --write   # corrects the numbers
 
-Run it from the root of the repository; `make test_studies` does, too. Every
+Run it from the root of the repository; `make docs` does, too. Every
 table of a study is recomputed from its rows and compared with the page. In the
 text, a comment right after numbers says which cells they are from:
 
