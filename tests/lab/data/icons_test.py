@@ -290,6 +290,15 @@ class TestPreparation:
     assert (columns["style"][i], columns["size"][i]) == ("filled", "24")
     assert rows == sorted(rows) and ("set3", "old") not in rows
 
+  def test_reading_in_order_shows_no_error_of_groups(self, prepared, caplog):
+    """The records are in groups, which array_record logs an error about."""
+    builder = read_only_builder(prepared)
+    with caplog.at_level("ERROR", "absl"):
+      read_columns(prepared, "train")
+      assert not caplog.records
+      builder.as_data_source("train")[0]
+      assert "created with group size" in caplog.text
+
   def test_tfds_reads_the_records(self, prepared):
     source = read_only_builder(prepared).as_data_source("test")
     columns, _ = read_columns(prepared, "test")
