@@ -1,11 +1,13 @@
 """The study of experiments/icons: what it runs, and how it is counted."""
 
 import doctest
+import types
 
 import jax
 import jax.numpy as jnp
 import make_icons
 import numpy as np
+import optax
 import pytest
 import scipy.stats
 
@@ -35,6 +37,7 @@ from nuclr_jax.lab.train.settings import resolve
 from nuclr_jax.objectives import Readout, nuclr, sogclr
 from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.sample_state import zeta_rules
+from nuclr_jax.types import Sizes
 
 OPTIONS = command.parse_arguments(main.STUDY, [])
 SMOKE = command.parse_arguments(main.STUDY, ["--smoke"])
@@ -108,6 +111,40 @@ def test_the_rates_of_a_batch_size_are_wider_while_the_best_is_at_an_end():
     runs = plan.at_batch(SCALE, size, rows)["clip"]
     won = np.clip(best[size], 1 / 8, 8) * 2e-3 * (size / 128) ** 0.5
     assert dict(runs[0].values)["rate"] == pytest.approx(won, rel=0.01)
+
+
+def test_steps_have_the_mean_gradient_of_some_batches():
+  """At the learning rate of as many pairs, in as many epochs."""
+  rows = done(OPTIONS)
+  trials = plan.batch_trials(SCALE, "clip", 64, rows, 8)
+  at_512 = plan.batch_trials(SCALE, "clip", 512, rows)
+  for (one,), (other,) in zip(trials.values(), at_512.values(), strict=False):
+    words, theirs = dict(one.values), dict(other.values)
+    assert words["rate"] == theirs["rate"] and theirs["batch"] == 512
+    assert (words["batch"], words["averaged"]) == (64, 8)
+  config = measure.make_config(trials[1.0][0])
+  config.optimizer.learning_rate.value = 1.0  # sizes of updates tell the rate
+  sizes = Sizes(128_000, 128_000, 50_000)
+  settings = resolve(config)
+  parts = types.SimpleNamespace(
+    settings=settings,
+    data=types.SimpleNamespace(train=types.SimpleNamespace(sizes=sizes)),
+  )
+  ours = measure.averaged(parts, 8)
+  plain = settings.optimizer(num_steps=1_000, steps_per_epoch=250)
+  random = np.random.default_rng(0)
+  params = {"w": jnp.asarray(random.normal(size=(3, 2)), jnp.float32)}
+  state, reference = ours.init(params), plain.init(params)
+  for _ in range(3):
+    gradients = jnp.asarray(random.normal(size=(8, 3, 2)), jnp.float32)
+    for i, gradient in enumerate(gradients):
+      update, state = ours.update({"w": gradient}, state, params)
+      assert i == 7 or not update["w"].any()
+    mean = {"w": gradients.mean(0)}
+    expected, reference = plain.update(mean, reference, params)
+    np.testing.assert_allclose(update["w"], expected["w"], rtol=1e-4)
+    params = optax.apply_updates(params, expected)
+  assert np.abs(update["w"]).max() > 0
 
 
 def test_the_plan_ends_and_has_each_run_once():

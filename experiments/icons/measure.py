@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from experiments.harness import Options, Place, Row, Run, training
 from experiments.icons import frozen, planted, zeta
@@ -167,6 +168,21 @@ def thin(history: Sequence[dict[str, float]]) -> dict[str, list[float]]:
   }
 
 
+def averaged(
+  parts: build.Experiment, count: int
+) -> optax.GradientTransformation:
+  """Makes the optimizer of a run that steps with mean gradients of batches.
+
+  Args:
+    parts: What the config makes, whose schedules count batches.
+    count: The batches whose mean gradient a step has.
+  """
+  span = build.span_of(parts.settings, parts.data.train.sizes)
+  of_steps = {k: x // count for k, x in span.items()}
+  inner = parts.settings.optimizer(**of_steps)
+  return optax.MultiSteps(inner, count).gradient_transformation()
+
+
 def measure(run: Run, place: Place) -> Row:
   """Trains and evaluates; if a run diverged, its row says so."""
   words, config = dict(run.values), make_config(run)
@@ -190,6 +206,8 @@ def measure(run: Run, place: Place) -> Row:
     // POINTS,
   )
   parts = build.build(config, data=data)._replace(evaluators={})
+  if "averaged" in words:
+    parts = parts._replace(optimizer=averaged(parts, words["averaged"]))
   pairs_seen = parts.num_steps * config.batch_size
   row = {
     "settings": {k: x for k, x in words.items() if k != "smoke"},

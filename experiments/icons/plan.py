@@ -25,10 +25,14 @@ RATES = (1e-3, 2e-3, 4e-3)
 RATE_ARMS = ("clip", "sogclr", "nuclr_queue")
 # At other batch sizes: with stored denominators, and with those of the batch.
 BATCH_ARMS = ("clip", "sogclr", "sogclr_batch", "nuclr_queue")
+# Arms that step with the mean gradient of several batches: the denominators of
+# small batches, with the noise and the number of steps of a large one.
+AVERAGED_ARMS = ("clip", "sogclr", "sogclr_batch")
 # Of the learning rate that grows with the root of the batch size. While the
 # best is at an end, the next factor of two is tried, up to the widest.
 FACTORS, WIDEST = (0.5, 1.0, 2.0), 8.0
 RATE, TUNING, BATCHES = "rate", "tuning", "batches"
+AVERAGED = "averaged"
 MAIN, UNMARKED = "arms", "unmarked"
 LOOKS, PLANTED, FROZEN = "zeta", "planted", "frozen encoder"
 # What a part's runs have beside the words of all runs.
@@ -52,6 +56,7 @@ class Scale(NamedTuple):
   few_seeds: int = FEW_SEEDS
   batch_size: int = BATCH_SIZE
   other_batches: tuple[int, ...] = (64, 512, 16, 256, 1024)
+  averaged: tuple[int, int] = (64, 8)  # the size of batches, and how many
   factors: tuple[float, ...] = FACTORS
   widest: float = WIDEST
   parts: tuple[str, ...] = (LOOKS, PLANTED, FROZEN)
@@ -65,6 +70,7 @@ SMOKE = Scale(
   finalists=1,
   batch_size=16,
   other_batches=(8,),
+  averaged=(8, 2),
   factors=(1.0,),
   widest=1.0,
   few_seeds=1,
@@ -95,6 +101,7 @@ def make_run(
   value: float,
   rate: float,
   batch_size: int | None = None,
+  averaged: int = 1,
 ) -> Run:
   """Makes a run of an arm.
 
@@ -106,6 +113,7 @@ def make_run(
     value: The value of the arm's tuned number.
     rate: The learning rate.
     batch_size: The pairs in a batch, by default `scale.batch_size`.
+    averaged: The batches whose mean gradient a step has.
   """
   batch_size = batch_size or scale.batch_size
   words = {
@@ -118,9 +126,11 @@ def make_run(
     "test": part not in (RATE, TUNING),
   }
   words |= WORDS.get(part, {})
+  words |= {"averaged": averaged} if averaged > 1 else {}
   smoke = {"smoke": True} if scale.smoke else {}
   setting = f"{name} {ARMS[name].tuned}={value:g} rate={rate:.3g}"
   setting += f" batch={batch_size}"
+  setting += f" × {averaged}" if averaged > 1 else ""
   return Run(part, setting, seed, tuple((words | smoke).items()))
 
 
@@ -238,11 +248,12 @@ def rate_at(scale: Scale, batch_size: int, rows: Rows, factor: float) -> float:
 
 
 def batch_trials(
-  scale: Scale, name: str, batch_size: int, rows: Rows
+  scale: Scale, name: str, batch_size: int, rows: Rows, averaged: int = 1
 ) -> dict[float, list[Run]]:
   """Plans the learning rates of an arm at a batch size, by factor, sorted.
 
-  They are wider than `Scale.factors` where the best of these is at an end.
+  They are wider than `Scale.factors` where the best of these is at an end. The
+  root's is that of the pairs in a step.
   """
   value = tuned(scale, name, rows)
   if value is None:
@@ -254,8 +265,9 @@ def batch_trials(
         make_run(
           *(scale, TUNING, name, scale.tuning_seeds[0]),
           value=value,
-          rate=rate_at(scale, batch_size, rows, x),
+          rate=rate_at(scale, averaged * batch_size, rows, x),
           batch_size=batch_size,
+          averaged=averaged,
         )
       ]
       for x in factors
@@ -268,21 +280,28 @@ def batch_trials(
     factors = sorted((*factors, new))
 
 
-def at_batch(scale: Scale, batch_size: int, rows: Rows) -> dict[str, list[Run]]:
+def at_batch(
+  scale: Scale, batch_size: int, rows: Rows, averaged: int = 1
+) -> dict[str, list[Run]]:
   """Plans some arms at a batch size, each at its learning rate there."""
-  if batch_size == scale.batch_size:
+  if (batch_size, averaged) == (scale.batch_size, 1):
     main = comparison(scale, rows)
     return {x: main[x] for x in BATCH_ARMS if x in main}
+  names, part = BATCH_ARMS, BATCHES
+  if averaged > 1:
+    names, part = AVERAGED_ARMS, AVERAGED
   found = {}
-  for name in BATCH_ARMS:
-    factor = _best(batch_trials(scale, name, batch_size, rows), rows)
+  for name in names:
+    trials = batch_trials(scale, name, batch_size, rows, averaged)
+    factor = _best(trials, rows)
     if factor is not None:
       found[name] = [
         make_run(
-          *(scale, BATCHES, name, seed),
+          *(scale, part, name, seed),
           value=tuned(scale, name, rows),
-          rate=rate_at(scale, batch_size, rows, factor),
+          rate=rate_at(scale, averaged * batch_size, rows, factor),
           batch_size=batch_size,
+          averaged=averaged,
         )
         for seed in range(scale.few_seeds)
       ]
@@ -313,5 +332,9 @@ def plan(options: Options, rows: Rows) -> list[Run]:
     for name in BATCH_ARMS:
       groups += batch_trials(scale, name, size, rows).values()
     groups += at_batch(scale, size, rows).values()
+  size, count = scale.averaged
+  for name in AVERAGED_ARMS:
+    groups += batch_trials(scale, name, size, rows, count).values()
+  groups += at_batch(scale, size, rows, count).values()
   groups += comparison(scale, rows, UNMARKED).values()
   return list(dict.fromkeys(run for group in groups for run in group))

@@ -25,7 +25,9 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   whose difference has another sign than the mean. "arms: SogCLR − CLIP: test
   R@1, seen, seeds alone" is of a kind of queries, "zeta: CLIP: E + τ log p − E:
   natural R@1, seeds alone" of a correction, and "tuning: R@1: τ: range in an
-  arm" is what `tables.choice_table` has of R@10.
+  arm" is what `tables.choice_table` has of R@10. "averaged: CLIP: steps: test
+  R@10" is what larger steps gain with the denominators of small batches,
+  "averaged: CLIP: denominators: test R@10" what larger denominators add.
   """
   scale, rows, found = plan.scale_of(options), results.rows, {}
   compared = {part: plan.comparison(scale, rows, part) for part in PARTS}
@@ -48,7 +50,26 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
           found[f"{name}test R@1, {kind}, seeds alone"] = shown
         if theirs == tables.REFERENCE:
           found[f"{name}other sign"] = _other_sign(groups, ours, rows)
+  found |= _averaged(scale, rows)
   return found | _corrections(scale, rows) | _tuning(scale, rows)
+
+
+def _averaged(scale: plan.Scale, rows: Rows) -> dict[str, str]:
+  """Returns what larger steps gain, and what larger denominators gain."""
+  small, steps, large = tables.averaged_groups(scale, rows).values()
+  return {
+    f"averaged: {ARMS[name].label}: {label}: test R@{top}": tables.show(
+      tables.difference(
+        ours.get(name, ()), theirs.get(name, ()), rows, "test", top
+      )
+    )
+    for name in plan.AVERAGED_ARMS
+    for label, ours, theirs in (
+      ("steps", steps, small),
+      ("denominators", large, steps),
+    )
+    for top in (1, 10)
+  }
 
 
 def _of_seeds(

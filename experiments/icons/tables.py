@@ -43,6 +43,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "choice": choice_table(scale, rows),
     "batches": batch_table(scale, rows),
     "batch rates": batch_rate_table(scale, rows),
+    "averaged": averaged_table(scale, rows),
     "unmarked": part_table(scale, rows, plan.UNMARKED),
     "what zeta follows": follows_table(scale, rows),
     "gradients": gradient_table(scale, rows),
@@ -345,6 +346,40 @@ def batch_rate_table(scale: Scale, rows: Rows) -> str:
   ]
   header = [f"{x:g} × the root" for x in factors]
   return markdown.table(["batch", "arm", *header], lines)
+
+
+def averaged_groups(
+  scale: Scale, rows: Rows
+) -> dict[tuple[int, int], dict[str, list[Run]]]:
+  """Returns runs by the pairs of a denominator and of a step: three of each."""
+  size, count = scale.averaged
+  return {
+    (size, size): plan.at_batch(scale, size, rows),
+    (size, size * count): plan.at_batch(scale, size, rows, count),
+    (size * count, size * count): plan.at_batch(scale, size * count, rows),
+  }
+
+
+def averaged_table(scale: Scale, rows: Rows) -> str:
+  """Shows arms that step with the mean gradient of several batches."""
+  groups, lines = averaged_groups(scale, rows), []
+  small = groups[(scale.averaged[0],) * 2]
+  for name in plan.AVERAGED_ARMS:
+    for (batch, step), arms in groups.items():
+      runs = arms.get(name, ())
+      rate = f"{dict(runs[0].values)['rate']:.3g}" if runs else MISSING
+      line = [ARMS[name].label, str(batch), str(step), rate]
+      line += [mean_of(runs, rows, COLUMNS[x]) for x in HEADER[1:4]]
+      line += [
+        show(difference(runs, small.get(name, ()), rows, "test", top))
+        if step > scale.averaged[0]
+        else ""
+        for top in (1, 10)
+      ]
+      lines.append([*line, seeds(runs, rows)])
+  header = ["arm", "pairs of a denominator", "pairs of a step", "rate"]
+  more = [f"− {scale.averaged[0]} of both, test R@{top}" for top in (1, 10)]
+  return markdown.table([*header, *HEADER[1:4], *more, "seeds"], lines)
 
 
 HEADER = ["arm", "validation R@10", "test R@1", "test R@10", *AGAINST, "seeds"]
