@@ -22,6 +22,10 @@ import numpy as np
 
 # Seconds after which processes notice that one of them has died, and stop.
 HEARTBEAT_TIMEOUT = 60
+# On CPUs, XLA runs loops that do not depend on each other at the same time.
+# With JAX 0.12, Gloo then mixes up what they send, and a process aborts with
+# "Received data size doesn't match expected size".
+IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +78,9 @@ def join(
     arguments = {}
   else:
     return
+  flags = os.environ.get("XLA_FLAGS", "")  # read when a device is first used
+  if IN_ORDER.partition("=")[0] not in flags:
+    os.environ["XLA_FLAGS"] = f"{flags} {IN_ORDER}".strip()
   try:
     jax.distributed.initialize(
       **arguments, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT
