@@ -280,6 +280,11 @@ def batch_trials(
     factors = sorted((*factors, new))
 
 
+def batch_arms(averaged: int) -> tuple[str, ...]:
+  """Returns the arms of steps with that many batches."""
+  return AVERAGED_ARMS if averaged > 1 else BATCH_ARMS
+
+
 def at_batch(
   scale: Scale, batch_size: int, rows: Rows, averaged: int = 1
 ) -> dict[str, list[Run]]:
@@ -287,11 +292,9 @@ def at_batch(
   if (batch_size, averaged) == (scale.batch_size, 1):
     main = comparison(scale, rows)
     return {x: main[x] for x in BATCH_ARMS if x in main}
-  names, part = BATCH_ARMS, BATCHES
-  if averaged > 1:
-    names, part = AVERAGED_ARMS, AVERAGED
+  part = AVERAGED if averaged > 1 else BATCHES
   found = {}
-  for name in names:
+  for name in batch_arms(averaged):
     trials = batch_trials(scale, name, batch_size, rows, averaged)
     factor = _best(trials, rows)
     if factor is not None:
@@ -328,13 +331,10 @@ def plan(options: Options, rows: Rows) -> list[Run]:
   for name in scale.others:
     groups += _tuning(scale, (name,), rows)
     groups += [main[name]] if name in main else []
-  for size in scale.other_batches:
-    for name in BATCH_ARMS:
-      groups += batch_trials(scale, name, size, rows).values()
-    groups += at_batch(scale, size, rows).values()
-  size, count = scale.averaged
-  for name in AVERAGED_ARMS:
-    groups += batch_trials(scale, name, size, rows, count).values()
-  groups += at_batch(scale, size, rows, count).values()
+  sizes = [(size, 1) for size in scale.other_batches]
+  for size, averaged in (*sizes, scale.averaged):
+    for name in batch_arms(averaged):
+      groups += batch_trials(scale, name, size, rows, averaged).values()
+    groups += at_batch(scale, size, rows, averaged).values()
   groups += comparison(scale, rows, UNMARKED).values()
   return list(dict.fromkeys(run for group in groups for run in group))

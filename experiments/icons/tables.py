@@ -326,9 +326,12 @@ def batch_table(scale: Scale, rows: Rows) -> str:
     of_size = _lines(groups, rows, names, str(size))
     for line, name in zip(of_size, names, strict=True):
       runs = groups.get(name, ())
-      rate = f"{dict(runs[0].values)['rate']:.3g}" if runs else MISSING
-      lines.append([*line[:2], rate, *line[2:]])
+      lines.append([*line[:2], _rate(runs), *line[2:]])
   return markdown.table(["batch", "arm", "rate", *HEADER[1:]], lines)
+
+
+def _rate(runs: Sequence[Run]) -> str:
+  return f"{dict(runs[0].values)['rate']:.3g}" if runs else MISSING
 
 
 def batch_rate_table(scale: Scale, rows: Rows) -> str:
@@ -367,8 +370,7 @@ def averaged_table(scale: Scale, rows: Rows) -> str:
   for name in plan.AVERAGED_ARMS:
     for (batch, step), arms in groups.items():
       runs = arms.get(name, ())
-      rate = f"{dict(runs[0].values)['rate']:.3g}" if runs else MISSING
-      line = [ARMS[name].label, str(batch), str(step), rate]
+      line = [ARMS[name].label, str(batch), str(step), _rate(runs)]
       line += [mean_of(runs, rows, COLUMNS[x]) for x in HEADER[1:4]]
       line += [
         show(difference(runs, small.get(name, ()), rows, "test", top))
