@@ -28,6 +28,8 @@ BATCH_ARMS = ("clip", "sogclr", "sogclr_batch", "nuclr_queue")
 # Arms that step with the mean gradient of several batches: the denominators of
 # small batches, with the noise and the number of steps of a large one.
 AVERAGED_ARMS = ("clip", "sogclr", "sogclr_batch")
+# The newer denominators, and the token term: at some sizes, and unmarked.
+RIVALS = ("scent", "clip_tokens", "tempnet", "neuclip", "amorlip", "drrho")
 # Of the learning rate that grows with the root of the batch size. While the
 # best is at an end, the next factor of two is tried, up to the widest.
 FACTORS, WIDEST = (0.5, 1.0, 2.0), 8.0
@@ -57,6 +59,8 @@ class Scale(NamedTuple):
   batch_size: int = BATCH_SIZE
   other_batches: tuple[int, ...] = (64, 512, 16, 256, 1024)
   averaged: tuple[int, int] = (64, 8)  # the size of batches, and how many
+  rivals: tuple[str, ...] = RIVALS
+  rival_batches: tuple[int, ...] = (64, 512)
   factors: tuple[float, ...] = FACTORS
   widest: float = WIDEST
   parts: tuple[str, ...] = (LOOKS, PLANTED, FROZEN)
@@ -71,6 +75,8 @@ SMOKE = Scale(
   batch_size=16,
   other_batches=(8,),
   averaged=(8, 2),
+  rivals=("nuclr_exact",),
+  rival_batches=(8,),
   factors=(1.0,),
   widest=1.0,
   few_seeds=1,
@@ -220,12 +226,16 @@ def comparison(
     scale: How much is run.
     rows: The rows so far.
     part: `MAIN` has all arms, `PLANTED` and `FROZEN` those whose learning rate
-      was tuned, the other parts those of `Scale.first`.
+      was tuned, the other parts those of `Scale.first`, and `UNMARKED` a few
+      seeds of `Scale.rivals`, too.
   """
-  names = scale.first + (scale.others if part == MAIN else ())
+  more = {MAIN: scale.others, UNMARKED: scale.rivals}
+  names = scale.first + more.get(part, ())
   if part in (PLANTED, FROZEN):
     names = tuple(x for x in names if x in RATE_ARMS)
-  few = part in (LOOKS, PLANTED, FROZEN)
+  few = names if part in (LOOKS, PLANTED, FROZEN) else ()
+  if part == UNMARKED:
+    few = scale.rivals
   return {
     name: [
       make_run(
@@ -233,7 +243,7 @@ def comparison(
         value=value,
         rate=best_rate(scale, rows),
       )
-      for seed in range(scale.few_seeds if few else scale.seeds)
+      for seed in range(scale.few_seeds if name in few else scale.seeds)
     ]
     for name in names
     if (value := tuned(scale, name, rows)) is not None
@@ -280,9 +290,14 @@ def batch_trials(
     factors = sorted((*factors, new))
 
 
-def batch_arms(averaged: int) -> tuple[str, ...]:
-  """Returns the arms of steps with that many batches."""
-  return AVERAGED_ARMS if averaged > 1 else BATCH_ARMS
+def batch_arms(
+  scale: Scale, batch_size: int, averaged: int = 1
+) -> tuple[str, ...]:
+  """Returns the arms of a batch size, of steps with that many batches."""
+  if averaged > 1:
+    return AVERAGED_ARMS
+  with_rivals = batch_size in (scale.batch_size, *scale.rival_batches)
+  return BATCH_ARMS + (scale.rivals if with_rivals else ())
 
 
 def at_batch(
@@ -291,10 +306,10 @@ def at_batch(
   """Plans some arms at a batch size, each at its learning rate there."""
   if (batch_size, averaged) == (scale.batch_size, 1):
     main = comparison(scale, rows)
-    return {x: main[x] for x in BATCH_ARMS if x in main}
+    return {x: main[x] for x in batch_arms(scale, batch_size) if x in main}
   part = AVERAGED if averaged > 1 else BATCHES
   found = {}
-  for name in batch_arms(averaged):
+  for name in batch_arms(scale, batch_size, averaged):
     trials = batch_trials(scale, name, batch_size, rows, averaged)
     factor = _best(trials, rows)
     if factor is not None:
@@ -331,10 +346,15 @@ def plan(options: Options, rows: Rows) -> list[Run]:
   for name in scale.others:
     groups += _tuning(scale, (name,), rows)
     groups += [main[name]] if name in main else []
+  unmarked = comparison(scale, rows, UNMARKED)
+  rivals = [unmarked.pop(x, []) for x in scale.rivals]
+  groups += unmarked.values()
   sizes = [(size, 1) for size in scale.other_batches]
   for size, averaged in (*sizes, scale.averaged):
-    for name in batch_arms(averaged):
-      groups += batch_trials(scale, name, size, rows, averaged).values()
-    groups += at_batch(scale, size, rows, averaged).values()
-  groups += comparison(scale, rows, UNMARKED).values()
+    found = at_batch(scale, size, rows, averaged)
+    for name in batch_arms(scale, size, averaged):
+      ours = rivals if name in scale.rivals else groups
+      ours += batch_trials(scale, name, size, rows, averaged).values()
+      ours += [found.get(name, [])]
+  groups += rivals
   return list(dict.fromkeys(run for group in groups for run in group))

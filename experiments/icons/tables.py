@@ -318,11 +318,20 @@ def batch_sizes(scale: Scale) -> list[int]:
   return sorted({scale.batch_size, *scale.other_batches})
 
 
+def shown(scale: Scale, size: int, rows: Rows) -> list[str]:
+  """Returns the arms that tables have of a batch size: rivals if tuned."""
+  return [
+    x
+    for x in plan.batch_arms(scale, size)
+    if x not in scale.rivals or plan.tuned(scale, x, rows) is not None
+  ]
+
+
 def batch_table(scale: Scale, rows: Rows) -> str:
   """Shows arms at several batch sizes, with the learning rate of each."""
-  lines, names = [], plan.BATCH_ARMS
+  lines = []
   for size in batch_sizes(scale):
-    groups = plan.at_batch(scale, size, rows)
+    groups, names = plan.at_batch(scale, size, rows), shown(scale, size, rows)
     of_size = _lines(groups, rows, names, str(size))
     for line, name in zip(of_size, names, strict=True):
       runs = groups.get(name, ())
@@ -339,7 +348,7 @@ def batch_rate_table(scale: Scale, rows: Rows) -> str:
   trials = {
     (size, name): plan.batch_trials(scale, name, size, rows)
     for size in sorted(scale.other_batches)
-    for name in plan.BATCH_ARMS
+    for name in shown(scale, size, rows)
   }
   factors = sorted({*scale.factors}.union(*trials.values()))
   lines = [
@@ -406,9 +415,10 @@ def _lines(
 
 
 def part_table(scale: Scale, rows: Rows, part: str) -> str:
-  """Shows the first arms in a part of the study."""
+  """Shows arms in a part of the study: the first ones, and rivals if tuned."""
   groups = plan.comparison(scale, rows, part)
-  return markdown.table(HEADER, _lines(groups, rows, scale.first))
+  names = [*scale.first, *(x for x in groups if x not in scale.first)]
+  return markdown.table(HEADER, _lines(groups, rows, names))
 
 
 def nested(runs: Sequence[Run], rows: Rows, *keys: str) -> list[float]:
