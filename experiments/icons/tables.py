@@ -65,8 +65,8 @@ def status(results: Results) -> str:
   wrong = sum("diverged" in x for x in done)
   return (
     f"{len(done)} of about {results.planned} runs are done, in {seconds:.1f} "
-    f"hours of a worker (median: {pace} pairs a second); {wrong} diverged."
-    f"{_not_begun(results.rows)}"
+    f"hours of a worker, with pauses (median: {pace} pairs a second); {wrong} "
+    f"diverged.{_not_begun(results.rows)}"
   )
 
 
@@ -448,7 +448,7 @@ def follows_table(scale: Scale, rows: Rows) -> str:
     "log counts, texts": ("follows", "text", "frequency"),
     "look-alikes, texts": ("follows", "text", "look-alikes"),
     "look-alikes, images": ("follows", "image", "look-alikes"),
-    "seconds": ("solve", "seconds"),
+    "steps of the solver": ("solve", "iterations"),
   }
   groups = plan.comparison(scale, rows, plan.LOOKS)
   lines = []
