@@ -221,14 +221,32 @@ def how_to_read() -> dict[str, Any]:
   }
 
 
-def plan_of_input():
-  """Cuts --input into parts; None without it, or if it is a file of texts."""
+def plan_of_input(*, one_split: bool = False):
+  """Cuts --input into parts; None without it, or if it is a file of texts.
+
+  What is written from several splits does not tell them apart, and may be
+  trained on.
+
+  Args:
+    one_split: Whether several splits are an error, and not only a warning.
+  """
   from nuclr_jax.lab.user_files import inputs
 
   text = flags.INPUT.value
   if text is None or text.endswith(TEXTS):
     return None
-  return inputs.plan(text, made=False, **how_to_read())
+  plan = inputs.plan(text, made=False, **how_to_read())
+  found = sorted({part.split for part in plan.parts})
+  if len(found) > 1:
+    has = f"--input={text} has the splits {', '.join(found)}"
+    if one_split:
+      raise UsageError(f"{has}; name one with --split, such as --split=train")
+    log.warning(
+      "%s, which are read as one: what is written does not tell them apart; "
+      "--split reads one of them",
+      has,
+    )
+  return plan
 
 
 def state_of_source(plan) -> list[Any]:

@@ -159,7 +159,7 @@ def request():
 
 def to_embed() -> dict[str, Any]:
   """Returns the arguments of `filtering.write` for pairs that are embedded."""
-  plan = chosen.plan_of_input()
+  plan = chosen.plan_of_input(one_split=True)
   return {
     "embed": lambda x: chosen.embed_inputs(x, pairs=True, plan=plan),
     "source": source(),

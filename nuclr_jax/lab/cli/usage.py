@@ -277,7 +277,8 @@ nuclr filter --workdir=runs/mine --score=exact --temperature=0.05 --keep=0.9 \\
   --output=kept
   With a model or a run, embeddings of --input, or of the pairs that the run or
   config trains on, are made first. kept.jsonl names the pairs that are kept,
-  for nuclr ingest.
+  for nuclr ingest if they are files. Of an input with splits, --split names
+  one.
 """,
     must=["output", "score"],
     needs={

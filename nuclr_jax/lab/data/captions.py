@@ -25,7 +25,11 @@ BOX = "numbers of a box"  # of an object, as YOLO and KITTI write labels
 MAX_LETTERS = 2**15  # of a caption; a page of text has 3,000
 TXT = "txt"  # what webdataset calls the text file of a sample
 KEYS = ("caption", "captions", "raw", "text")  # of an object in a list
-MISSING = {"None", "nan", "NaN", "<NA>", "null", "NULL", r"\N"}
+# The words of Python, pandas, JSON, SQL, R and spreadsheets, which show #NAME?
+# for a text that begins like a formula, and other errors.
+MISSING = {"None", "nan", "NaN", "<NA>", "NaT", "null", "NULL", r"\N"}
+MISSING |= {"NA", "N/A", "n/a", "#N/A", "#NAME?", "#VALUE!", "#REF!", "#NULL!"}
+MISSING |= {"#DIV/0!", "#NUM!"}
 BOX_NUMBERS = 4  # with a decimal point, at least
 FIELDS = ("caption", "captions", "sentences", "text")  # of KEY.json, in order
 MARK = "\ufeff"  # the byte order mark, wherever files were joined
@@ -44,7 +48,9 @@ _NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)(e-?\d+)?")
 _LINE_END = re.compile(r"\r\n?|\n")
 # Bytes as Python prints them, which pandas writes into tables.
 _BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
-_ARRAY = re.compile(r"array\((\[.*\])(?:,\s*dtype=\w+)?\)", re.S)
+_ARRAY = re.compile(r"array\((\[.*\])(?:,\s*dtype=[^)]*)?\)", re.S)
+# Strings as NumPy prints them in lists.
+_NUMPY = re.compile(r"""np\.str_\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\)""")
 # An element of a printed list of strings. An open one is all the rest:
 # else its end would be looked for again from each quotation mark in it.
 _ELEMENT = re.compile(
@@ -310,10 +316,15 @@ def _in_text_file(text: str) -> list[str]:
 
 
 def _unprinted(text: str) -> list[str]:
-  """Returns the captions of a printed list, object or bytes, or the text."""
+  """Returns the captions of a printed list, object or bytes, or the text.
+
+  Other objects, and lists of lists, have no caption: [""].
+  """
   text = text.strip()
   if array := _ARRAY.fullmatch(text):
     text = array[1]
+  if text.startswith("[np.str_("):
+    text = _NUMPY.sub(r"\1", text)
   in_brackets = text[:1] + text[-1:] in ("[]", "()", "{}")
   if not in_brackets and not _BYTES.fullmatch(text):
     return [text]
@@ -325,10 +336,13 @@ def _unprinted(text: str) -> list[str]:
     if isinstance(found, bytes):
       return [as_text(found)]
     if isinstance(found, Mapping):
-      found = _caption_in(found)
-      found = [found] if isinstance(found, str) else found
-    if isinstance(found, list | tuple) and all(map(_may_be_caption, found)):
-      return [as_text(x) for x in found] or [""]
+      held = _caption_in(found)
+      found = held if isinstance(held, list) else [as_text(held)]
+    if isinstance(found, list | tuple):
+      if all(map(_may_be_caption, found)):
+        return [as_text(x) for x in found] or [""]
+      if any(isinstance(x, list | tuple | Mapping) for x in found):
+        return [""]
   return [text]
 
 

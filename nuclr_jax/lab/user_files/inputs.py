@@ -243,12 +243,21 @@ def _warn_of_folders(text: str, joined: dict[str | None, list]) -> None:
     )
 
 
+def _from_above(folders: Sequence[Any]) -> list[tuple[Any, pathlib.PurePath]]:
+  """Returns folders, and where they are in the one that has them all.
+
+  Images of equal names in several folders then have different keys.
+  """
+  top = os.path.commonpath([os.path.abspath(x) for x in folders])
+  return [(x, pathlib.PurePath(os.path.relpath(x, top))) for x in folders]
+
+
 def _plan_images(split, folders, choose) -> Plan:
   parts, files = [], []
-  for folder in folders:
+  for folder, within in _from_above(folders):
     paths = choose(folder, list(listing.images_of(folder)))
     rows = [
-      Row(str(path.relative_to(folder)), str(folder), str(path), None)
+      Row(str(within / path.relative_to(folder)), str(folder), str(path), None)
       for path in paths
     ]
     stamps = [_stamp(path) for path in paths]
@@ -267,7 +276,8 @@ def _plan_images(split, folders, choose) -> Plan:
 def _plan_described(text, folders, only, split, columns, choose) -> Plan:
   """Cuts folders of images that have tables, by their splits."""
   parts, noted = [], []
-  for folder in folders:
+  places_of = _from_above([x.path for x in folders])
+  for folder, (_, within) in zip(folders, places_of, strict=True):
     images = list(listing.images_of(folder.path))
     rows = image_folder.rows_of(folder, images, columns)
     if any(name for name, _ in rows):
@@ -286,6 +296,7 @@ def _plan_described(text, folders, only, split, columns, choose) -> Plan:
       kept = join_rows(of_split)
     stamps = [_stamp(table) for table in folder.tables]
     for name, found in kept.items():
+      found = [x._replace(key=str(within / x.key)) for x in found]
       for part in _cut(name, found):
         beside = [
           _stamp(x.path)

@@ -157,6 +157,16 @@ Named(column='split', value='val'): 'validation'}
   known = {x: NAMES[x.value] for x in found if x.value in NAMES}
   unusual = [x.column for x in found if _plain(x.column) not in COLUMNS]
   if unusual and not chosen:
+    if known and 0 < len(unknown) <= MOST_SHOWN:
+      log.warning(
+        "%s: the column %s has the values %s, and is not taken for one of "
+        "splits; if it is, write train, validation or test in it, and give "
+        "--split_column=%s",
+        path,
+        unusual[0],
+        ", ".join(sorted(x.value for x in found)),
+        unusual[0],
+      )
     if unknown or len(set(known.values())) < 2:
       return {}
     log.warning(
@@ -219,10 +229,10 @@ def of_file(name: str) -> str:
   """Returns the word for a split in the name of a file; else "".
 
   Example:
-    >>> of_file("cc3m-train-0001.tar"), of_file("trains.tar")
-    ('train', '')
+    >>> of_file("cc3m-train-0001.tar"), of_file("trains.tar"), of_file("testA")
+    ('train', '', 'test')
   """
-  found = set(filter(of_name, re.split(r"[-_.\s]", name)))
+  found = set(filter(of_name, re.split(r"[-_.\s]|(?<=[a-z])(?=[A-Z])", name)))
   return found.pop() if len(found) == 1 else ""
 
 

@@ -8,7 +8,7 @@ import make_photos
 import make_shards
 import pytest
 
-from nuclr_jax.lab.cli import chosen, verbs
+from nuclr_jax.lab.cli import chosen, filter_flags, flags, verbs
 from nuclr_jax.lab.report import filter_files
 from nuclr_jax.lab.train import checkpoint
 
@@ -79,3 +79,19 @@ def test_changed_photos_are_embedded_again(tmp_path, monkeypatch):
   changed.unlink()
   filtered(-1.0)
   assert len(embedded) == 2 and len(embedded[1]) == len(embedded[0]) - 1
+
+
+def test_pairs_of_several_splits_are_not_filtered_as_one(tmp_path, caplog):
+  """Those that are kept are trained on."""
+  make_photos.photo_folder(tmp_path / "photos")
+  names = sorted(x.name for x in (tmp_path / "photos").rglob("*.jpg"))[:2]
+  table = tmp_path / "photos" / "t.csv"
+  rows = [f"{names[0]},a dog,test", f"{names[1]},a cat,train"]
+  table.write_text("\n".join(["image,caption,split", *rows]))
+  with flagsaver.flagsaver(input=f"{table}"):
+    with pytest.raises(flags.UsageError, match="has the splits test, train;"):
+      filter_flags.to_embed()
+    assert len(chosen.plan_of_input().parts) == 2
+    assert "does not tell them apart" in caplog.text
+  with flagsaver.flagsaver(input=f"{table}", split="train"):
+    assert filter_flags.to_embed()["source"]["split"] == "train"

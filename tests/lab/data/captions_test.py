@@ -202,6 +202,8 @@ PRINTED = {
   "in an object": json.dumps({"captions": QUOTED, "id": 7}),
   "bytes": str([x.encode() for x in QUOTED]),
   "an array": repr(np.array(QUOTED, object)),
+  "an array of strings": repr(np.array(QUOTED)),
+  "NumPy's strings": str(list(np.array(QUOTED))),
 }
 
 
@@ -217,11 +219,32 @@ def test_a_list_that_is_printed_is_its_captions(kind):
   [
     *["[MUSIC] a man", "[MUSIC] a man [APPLAUSE]", "[a dog]", "[1]", "[it's]"],
     *["[it's a dog's life]", "(a dog)", "('a dog')", '("a dog")', "['a dog"],
-    *["[a, 'b']", "{'a': 1}", "'a' 'b'", "[['a'], ['b']]"],
+    *["[a, 'b']", "'a' 'b'", "[[a link]]", "{a dog}"],
   ],
 )
 def test_a_caption_in_brackets_is_no_list(text):
   assert captions.tidy_captions([text]) == ([text], [])
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    *["{'a': 1}", "{'en': 'a dog', 'de': 'ein Hund'}", "[['a'], ['b']]"],
+    *['{"generated_text": "a dog"}', "[('a dog', 0.9)]", "{'caption': 7}"],
+    "[{'generated_text': 'a dog'}]",
+  ],
+)
+def test_a_printed_object_without_a_caption_is_none(text):
+  assert captions.tidy_captions([text]) == ([], [captions.EMPTY_CAPTION])
+
+
+@pytest.mark.parametrize(
+  "word", ["NA", "#N/A", "n/a", "#NAME?", "#DIV/0!", "NaT", "NULL"]
+)
+def test_the_word_for_a_missing_value_is_no_caption(word):
+  """As R, pandas and spreadsheets write it."""
+  found = captions.tidy_captions([f" {word} ", f"a {word}"])
+  assert found == ([f"a {word}"], [captions.NO_VALUE])
 
 
 def test_what_is_missing_from_a_printed_list_is_listed():
@@ -307,10 +330,11 @@ JSON_TEXTS = {
 def test_a_text_file_that_holds_json(tmp_path):
   texts = [(key, "txt", x.encode()) for key, x in JSON_TEXTS.items()]
   texts += [("one", "txt", b"{'raw': 'a dog'}")]
-  plain = {"music": "[MUSIC]\na dog]", "keys": "{'a': 1}", "brace": "{a dog}"}
+  texts += [("keys", "txt", b"{'a': 1}")]
+  plain = {"music": "[MUSIC]\na dog]", "brace": "{a dog}"}
   texts += [(key, "txt", x.encode()) for key, x in plain.items()]
   kept, wrong = everywhere(tmp_path, texts)
-  assert wrong == []
+  assert wrong == [("keys", "no caption")]
   expected = dict.fromkeys(JSON_TEXTS, ["a dog", "a cat"])
   expected |= {key: x.split("\n") for key, x in plain.items()}
   assert kept == expected | {"one": ["a dog"]}

@@ -269,6 +269,27 @@ def test_files_are_in_the_order_and_by_the_names_of_tfds(tmp_path):
   assert info.full_name == "mine/1.0.0"
 
 
+@pytest.mark.parametrize("table", [False, True])
+def test_equal_names_in_several_folders_are_keys_of_several_images(
+  tmp_path, monkeypatch, table
+):
+  for name in ("a", "b/c"):
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    (folder / "0.jpg").write_bytes(PHOTOS[0])
+    (folder / "0.txt").write_text(f"in {name}")
+    if table:
+      (folder / "metadata.csv").write_text(f"file_name,text\n0.jpg,in {name}\n")
+  expected = {"a/0.jpg": ["in a"], "b/c/0.jpg": ["in b/c"]}
+  monkeypatch.chdir(tmp_path)
+  for text in ("a,b/c", f"{tmp_path}/a,b/c"):
+    parts = inputs.plan(text).parts
+    items = [item for part in parts for item in part.read()]
+    assert {item.key: item.captions for item in items} == expected
+  (part,) = inputs.plan("a").parts
+  assert [item.key for item in part.read()] == ["0.jpg"]
+
+
 def test_a_folder_of_several_splits_gives_one(tmp_path):
   for number, split in enumerate(("train", "val", "train/more")):
     (tmp_path / "in" / split).mkdir(parents=True)
