@@ -207,11 +207,12 @@ def _log_sums(batch, memory, log_ratio) -> tuple[Sides, Sides, Sides]:
 
     return each(side, memory, batch, sums)
 
+  dtype = jnp.result_type(batch[0].image.scale, memory[0].image.scale)
   sums = tiles.over_columns(
     step,
     (memory[0], memory_ids),
     (batch[0], ids),
-    each(lambda row: (tiles.no_terms(row.scale),) * 3, batch[0]),
+    each(lambda x: (tiles.no_terms(x.scale.astype(dtype)),) * 3, batch[0]),
   )
 
   def read(sums):

@@ -136,6 +136,19 @@ def test_zeta_rests_at_a_rate_of_zero_and_the_queue_fills():
   assert np.isfinite(memory.log_denominator.image).all()
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_embeddings_of_less_precision_than_the_queue(dtype, x64):
+  objective = objectives.nuclr(
+    num_pairs=20, zeta=zeta_rules.queue(size=16, dim=8)
+  )
+  params, state = objective.init()
+  x = jnp.asarray(make_pairs.unit_rows(0, 8, 8), dtype)
+  for _ in range(2):
+    pairs = Pairs(x, x[::-1], jnp.arange(8))
+    loss, (state, _) = objective.apply(params, state, pairs)
+  assert jnp.isfinite(loss)
+
+
 def test_a_queue_that_is_no_multiple_of_the_batch():
   objective = nuclr(size=2 * B + 1)
   (params, state), apply = objective.init(), jax.jit(objective.apply)

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 ROWS = 2**14  # that are scaled at a time
 LARGEST = 512**2  # pixels of a thumbnail
+ARRAYS = ("image", "text", "image_id", "text_id", "caption")  # of an .npz
+COPIES = 0.1  # a larger share of equal rows without ids is worth a warning
 
 
 class Photos(NamedTuple):
@@ -209,6 +211,11 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     raise ValueError(
       f"{paths} lacks the arrays {sorted(missing)}, it has {sorted(content)}"
     )
+  if unused := sorted(set(content) - set(ARRAYS)):
+    raise ValueError(
+      f"{paths} has the arrays {unused}, which are not used; those that are: "
+      f"{', '.join(ARRAYS)}. Rename them, or leave them out"
+    )
   sides, ids = [], []
   for side in Sides._fields:
     x = content[side]
@@ -238,6 +245,8 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
       )
     sides.append(_unit_norm(side, x))
     ids.append(i)
+    if f"{side}_id" not in content:
+      _warn_of_copies(side, sides[-1])
   if len(ids[0]) != len(ids[1]):
     raise ValueError(
       f"image and text must have one entry for each pair, got {len(ids[0])} "
@@ -365,6 +374,24 @@ def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
   if np.abs(norm - 1).max(initial=0) > 1e-2:
     log.warning("%s embeddings are scaled to unit norm", side)
   return unit
+
+
+def _warn_of_copies(side: str, x: np.ndarray) -> None:
+  """Warns if many rows are equal, which count as different without ids."""
+  random = np.random.default_rng(0).normal(size=x.shape[1])
+  numbers = [
+    np.sum(x[i : i + ROWS] * random, 1) for i in range(0, len(x), ROWS)
+  ]
+  copies = len(x) - len(np.unique(np.concatenate(numbers)))
+  if copies > COPIES * len(x):
+    log.warning(
+      "%d of %d rows of %s are copies of others, and count as wrong answers to "
+      "them; %s_id in an .npz says which are equal",
+      copies,
+      len(x),
+      side,
+      side,
+    )
 
 
 def _captions(caption, text_id):

@@ -267,6 +267,24 @@ class TestFiles:
       caption=np.array([f"caption, {i}" for i in self.text_id]),
     )
 
+  def test_arrays_that_are_not_used_are_an_error(self, tmp_path):
+    """A wrong name for ids would make all images different."""
+    content = self.content | {"image_ids": np.arange(50), "uid": np.arange(50)}
+    np.savez(tmp_path / "x.npz", **content)
+    with pytest.raises(ValueError, match=r"arrays \['image_ids', 'uid'\], whi"):
+      subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+
+  def test_copies_without_ids_are_warned_of(self, tmp_path, caplog):
+    arrays = dict(image=self.image, text=self.text[self.text_id])
+    np.savez(tmp_path / "x.npz", **arrays)
+    subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    assert "30 of 50 rows of text are copies" in caplog.text
+    assert "rows of image" not in caplog.text
+    caplog.clear()
+    np.savez(tmp_path / "x.npz", **arrays, text_id=self.text_id)
+    subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    assert "copies" not in caplog.text
+
   def test_captions_of_bytes(self, tmp_path):
     """As TFDS gives them; bytes that are no UTF-8 show as such."""
     texts = [f"café {i}".encode() for i in range(19)] + [b"caf\xe9"]

@@ -162,6 +162,12 @@ def from_layout(
   shapes = {name: x.shape for name, x in leaves.items()}
   tensors, matches = check_layout(tensors, layout, shapes, sides)
   for match in matches:
+    for key in match.theirs:
+      if tensors[key].dtype.kind in "biu":
+        raise ValueError(
+          f"{key!r} is of {tensors[key].dtype}: quantized weights cannot be "
+          "read; save the model in float16, bfloat16 or float32"
+        )
     theirs = [np.asarray(tensors[key], np.float32) for key in match.theirs]
     ours = CONVERSIONS[match.kind].read(theirs, [shapes[x] for x in match.ours])
     for name, x in zip(match.ours, ours, strict=True):

@@ -35,6 +35,7 @@ from nuclr_jax.lab.models.pretrained.specs import (
 log = logging.getLogger(__name__)
 
 CONFIGS = ("config.json", "open_clip_config.json")
+ADAPTER = "adapter_config.json"  # which peft writes, as for LoRA
 # CLIP's end token in Hugging Face's configs that name none; and the id that the
 # first ones named by mistake, which means that the largest id is the end.
 END_ID, LARGEST_ID = 49_407, 2
@@ -121,6 +122,11 @@ def _description(source: str | os.PathLike) -> tuple[dict, dict]:
     folder = files.remote.fetch(source).expanduser()
     with files.reading(folder / load.PROJECTIONS):
       return _of_separate_encoders(folder)
+  if sentence_encoders.find(source, ADAPTER):
+    raise ValueError(
+      f"{source} has an {ADAPTER}: its weights change those of another model; "
+      "merge them, and save the whole model"
+    )
   if _is_of_texts(source):
     return sentence_encoders.read_sentence_encoder(source)
   path = hub.find_file(source, CONFIGS)
@@ -211,6 +217,17 @@ def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
   kind = processors.get(kind, "ViT")
   image, data = inputs.of_processor(source, kind)
   _check_patches(model["image"], data)
+  size = towers["image"].get("image_size")
+  if "patch" not in data and size not in (None, data["size"]):
+    log.warning(
+      "%s: its images are prepared at %d pixels, and its config says %d, for "
+      "which its positions are; they are resized. --config.data.size=%d takes "
+      "images of that size",
+      source,
+      data["size"],
+      size,
+      size,
+    )
   model["image"] |= image
   kind = kind.removesuffix("2")  # whose tokenizers are prepared alike
   return model, data | inputs.of_tokenizer(source, kind, length, towers["text"])

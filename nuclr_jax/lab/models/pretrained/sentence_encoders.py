@@ -58,7 +58,7 @@ def find_modules(source: str | os.PathLike) -> pathlib.Path | None:
     >>> find_modules(tmp_path).name, find_modules(tmp_path / "modules")
     ('modules.json', None)
   """
-  return _find(source, MODULES)
+  return find(source, MODULES)
 
 
 def read_sentence_encoder(
@@ -76,11 +76,6 @@ def read_sentence_encoder(
   Raises:
     ValueError: If it has a part that cannot be followed.
   """
-  if _find(source, "adapter_config.json"):
-    raise ValueError(
-      f"{source} has an adapter_config.json: its weights change those of "
-      "another model; merge them, and save the whole model"
-    )
   pooling, *normalize = _read_modules(source)
   for folder in normalize:
     _check_normalize(source, folder)
@@ -266,7 +261,7 @@ def _read_modules(source: str | os.PathLike) -> list[str]:
 
 def _check_normalize(source: str | os.PathLike, folder: str) -> None:
   """Raises ValueError if something else than embeddings is normalized."""
-  path = _find(source, f"{folder}/config.json")
+  path = find(source, f"{folder}/config.json")
   if path is None:
     return
   spec = read_spec(path)
@@ -278,7 +273,7 @@ def _check_normalize(source: str | os.PathLike, folder: str) -> None:
 
 def _read_options(source: str | os.PathLike, longest: int) -> dict[str, Any]:
   """Reads how the transformer takes texts: keys of `config.data`."""
-  path = _find(source, *OPTIONS)
+  path = find(source, *OPTIONS)
   if path is None:
     return {}  # the tokenizer's length, as there
   spec = read_spec(path)
@@ -298,7 +293,7 @@ def _read_options(source: str | os.PathLike, longest: int) -> dict[str, Any]:
 
 def _check_prompt(source: str | os.PathLike) -> None:
   """Raises ValueError if texts get a prompt, or it is not a dense encoder."""
-  path = _find(source, "config_sentence_transformers.json")
+  path = find(source, "config_sentence_transformers.json")
   if path is None:
     return
   spec = read_spec(path)
@@ -323,7 +318,7 @@ def _check_prompt(source: str | os.PathLike) -> None:
 def _check_tokenizer(source: str | os.PathLike) -> None:
   """Raises ValueError if its two files describe different tokenizers."""
   spec = read_spec(hub.find_file(source, ("tokenizer_config.json",)))
-  path = _find(source, "tokenizer.json")
+  path = find(source, "tokenizer.json")
   if path is None:  # a vocab.txt, which is read with the defaults
     for key, (default, _) in OVERRULED.items():
       if spec.get(key, default) != default:
@@ -347,7 +342,7 @@ def _check_tokenizer(source: str | os.PathLike) -> None:
         )
 
 
-def _find(source: str | os.PathLike, *names: str) -> pathlib.Path | None:
+def find(source: str | os.PathLike, *names: str) -> pathlib.Path | None:
   """Returns the first file that there is; None if there is none."""
   try:
     path = hub.find_file(source, names)

@@ -358,6 +358,14 @@ def test_half_precision_files(dtype, tmp_path):
   assert {x.dtype for x in jax.tree.leaves(loaded)} == {np.dtype("float32")}
 
 
+def test_quantized_weights_are_refused():
+  tensors, model, _ = exported("hf_distilbert")
+  key = next(x for x in tensors if x.endswith("lin1.weight"))
+  tensors[key] = np.ones(tensors[key].shape, np.int8)
+  with pytest.raises(ValueError, match=f"{key}' is of int8: quantized weights"):
+    pretrained.from_layout(tensors, "hf_distilbert", *filled(model))
+
+
 def test_weights_in_several_files(tmp_path):
   tensors, *_ = exported("hf_distilbert")
   names = sorted(tensors)

@@ -363,6 +363,24 @@ class TestConfigs:
       clean=False,
     )
 
+  @pytest.mark.parametrize("size", [224, 336])
+  def test_a_processor_of_another_size(self, tmp_path, caplog, size):
+    """Files of clip-vit-large-patch14-336 with the smaller one's processor."""
+    vision = dict(LARGE, num_hidden_layers=24, patch_size=14, image_size=size)
+    spec = dict(model_type="clip", projection_dim=768, vision_config=vision)
+    found = read_published(write_files(tmp_path / "x", spec, processor=CROPPED))
+    assert found.data["size"] == 224
+    said = "prepared at 224 pixels, and its config says 336" in caplog.text
+    assert said == (size == 336)
+
+  def test_an_adapter_changes_the_weights(self, tmp_path):
+    vision = dict(LARGE, num_hidden_layers=24, patch_size=14)
+    spec = dict(model_type="clip", projection_dim=768, vision_config=vision)
+    folder = write_files(tmp_path / "x", spec, processor=CROPPED)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(ValueError, match="has an adapter_config.json: its wei"):
+      read_published(folder)
+
   def test_laion_clip(self, tmp_path):
     """OpenCLIP's models in Hugging Face's layout have exact GELUs."""
     act = dict(hidden_act="gelu")
