@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-import hashlib
 import logging
 import os
 import pathlib
@@ -35,7 +34,13 @@ from nuclr_jax.lab.user_files.batches import (
 from nuclr_jax.lab.user_files.columns import (
   choose_captions,
 )
-from nuclr_jax.lab.user_files.items import AGAIN, Part, Rejected
+from nuclr_jax.lab.user_files.items import (
+  AGAIN,
+  Part,
+  Rejected,
+  stamp_of,
+  stamp_of_all,
+)
 from nuclr_jax.lab.user_files.tables import (
   SUFFIXES,
   Row,
@@ -132,7 +137,7 @@ def plan(
     return _plan_images(split, paths, choose)
   if kinds == {".tar"}:
     parts = [
-      Part(split, partial(readers.read_tar, str(x)), _stamp(x)) for x in paths
+      Part(split, partial(readers.read_tar, str(x)), stamp_of(x)) for x in paths
     ]
   elif kinds in COLUMNAR and not columnar.are_tables(text, paths, image_column):
     split = split if only else _own_split(text, paths, split)
@@ -146,18 +151,28 @@ def plan(
     joined = join_rows(rows)
     _warn_of_folders(text, joined)
     chosen = _chosen(joined, only, text)
-    stamps = [_stamp(path) for path in paths]
-    parts = [
-      part._replace(stamp=stamps) for x in chosen.items() for part in _cut(*x)
-    ]
+    stamps = [stamp_of(path) for path in paths]
+    parts = [part for x in chosen.items() for part in _cut(*x)]
+    parts = [x._replace(stamp=[*stamps, _of_images(x)]) for x in parts]
+    return _planned(text, paths, parts, [x.stamp[-1] for x in parts])
   else:
     raise ValueError(
       f"--input={text} is of the kinds {', '.join(sorted(kinds))}; name files "
       f"of one kind; {listing.UNDERSTOOD}"
     )
+  return _planned(text, paths, parts)
+
+
+def _of_images(part: Part) -> list:
+  """Returns what differs once images have changed that a part's rows name."""
+  rows = (x for x in part.read.args[0] if isinstance(x, Row))
+  return stamp_of_all("images", [x.path for x in rows])
+
+
+def _planned(text: str, paths, parts: list[Part], more=()) -> Plan:
   if len({part.split for part in parts}) == 1:
     listing.warn_of_merged(text, paths, parts[0].split)
-  return Plan(parts, [_stamp(path) for path in paths])
+  return Plan(parts, [*map(stamp_of, paths), *more])
 
 
 def _check_options(text: str, kinds: set[str], options: Mapping) -> None:
@@ -260,16 +275,14 @@ def _plan_images(split, folders, choose) -> Plan:
       Row(str(within / path.relative_to(folder)), str(folder), str(path), None)
       for path in paths
     ]
-    stamps = [_stamp(path) for path in paths]
+    stamps = [stamp_of(path) for path in paths]
     parts += [
       part._replace(stamp=stamps[i * PART_SIZE : (i + 1) * PART_SIZE])
       for i, part in enumerate(_cut(split, rows))
     ]
     listing.warn_of_others(folder)
     listing.warn_of_lone_texts(folder)
-    text = "\n".join(map(str, stamps))
-    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    files.append([str(folder), len(paths), digest])
+    files.append(stamp_of_all(folder, paths))
   return Plan(parts, files)
 
 
@@ -294,20 +307,18 @@ def _plan_described(text, folders, only, split, columns, choose) -> Plan:
         or (x.path in wanted if isinstance(x, Row) else _may_be(top, x, split))
       ]
       kept = join_rows(of_split)
-    stamps = [_stamp(table) for table in folder.tables]
+    stamps = [stamp_of(table) for table in folder.tables]
     for name, found in kept.items():
       found = [x._replace(key=str(within / x.key)) for x in found]
       for part in _cut(name, found):
         beside = [
-          _stamp(x.path)
+          stamp_of(x.path)
           for x in part.read.args[0]
           if isinstance(x, Row) and x.captions is None
         ]
-        parts.append(part._replace(stamp=[*stamps, *beside]))
+        parts.append(part._replace(stamp=[*stamps, *beside, _of_images(part)]))
     listing.warn_of_others(folder.path, folder.tables)
-    listed = "\n".join([*map(str, stamps), *map(str, images)])
-    digest = hashlib.sha256(listed.encode("utf-8", "replace")).hexdigest()
-    noted.append([str(folder.path), len(images), digest])
+    noted += [*stamps, stamp_of_all(folder.path, images)]
   return Plan(parts, noted)
 
 
@@ -331,7 +342,7 @@ def _plan_tfds(name, split, data_dir) -> Plan:
   starts = range(0, length, PART_SIZE)
   read = partial(readers.read_tfds, str(folder), read_split)
   parts = [partial(read, i, min(i + PART_SIZE, length)) for i in starts]
-  stamps = [[read_split, length, 0], _stamp(folder / INFO)]
+  stamps = [[read_split, length, 0], stamp_of(folder / INFO)]
   return Plan([Part(split, part, stamps) for part in parts], stamps)
 
 
@@ -429,7 +440,7 @@ def _cut_columns(
     schema, sizes = open_schema(path)
   except (pyarrow.ArrowException, OSError, ValueError):
     damaged = partial(readers.damaged_file, str(path))
-    return [Part(split, damaged, _stamp(path))], False
+    return [Part(split, damaged, stamp_of(path))], False
   names = schema.names
   image = columnar.image_column(path, schema, image_column)
   captions = choose_captions(path, names, caption_column, image)
@@ -464,7 +475,7 @@ def _cut_columns(
       i for i, x in enumerate(said) if name in {known.get(y, rest) for y in x}
     ]
     for groups in _groups(numbers, sizes):
-      parts.append(Part(name, partial(read, groups, **of), _stamp(path)))
+      parts.append(Part(name, partial(read, groups, **of), stamp_of(path)))
   return parts, has_paths
 
 
@@ -481,9 +492,3 @@ def _groups(
       groups, filled = [], 0
   if groups:
     yield groups
-
-
-def _stamp(path: str | os.PathLike) -> list:
-  """Returns path, size and time of a file, which differ once it has changed."""
-  state = os.stat(path)
-  return [os.fspath(path), state.st_size, state.st_mtime_ns]

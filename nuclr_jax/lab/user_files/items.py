@@ -1,6 +1,7 @@
 """What readers yield: items, and what cannot be one, with the reason."""
 
 from collections.abc import Callable, Iterable, Sequence
+import hashlib
 import os
 from typing import Any, NamedTuple
 
@@ -87,6 +88,26 @@ def why_none(bad: Sequence[Rejected]) -> str:
   reasons = (NO_UTF8, TOO_LONG, CUT_LIST, NO_VALUE, BOX)
   telling = (x.reason for x in bad if x.reason in reasons)
   return next(telling, NO_CAPTION)
+
+
+def stamp_of(path: str | os.PathLike) -> list:
+  """Returns path, size and time of a file, which differ once it has changed."""
+  state = os.stat(path)
+  return [os.fspath(path), state.st_size, state.st_mtime_ns]
+
+
+def stamp_of_all(name: Any, paths: Sequence[str | os.PathLike]) -> list:
+  """Returns a name, the number of files, and a digest of their stamps.
+
+  Args:
+    name: What the files are.
+    paths: The files; those that are missing count by their names.
+  """
+  digest = hashlib.sha256()
+  for path in paths:
+    state = stamp_of(path) if os.path.exists(path) else os.fspath(path)
+    digest.update(str(state).encode("utf-8", "replace"))
+  return [str(name), len(paths), digest.hexdigest()]
 
 
 def check_unchanged(stamp: Any) -> None:

@@ -181,6 +181,24 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
   assert "3 of 3 parts" in caplog.text and "ETA" in caplog.text
 
 
+@pytest.mark.parametrize("table", ["photos/metadata.csv", "x.csv"])
+def test_changed_images_of_a_table_are_another_input(tmp_path, table):
+  """A finished set is not taken for one of them."""
+  photo_folder(tmp_path / "photos")
+  image = sorted((tmp_path / "photos" / "sub").glob("*.jpg"))[0]
+  name = image.relative_to(tmp_path / "photos")
+  (tmp_path / table).write_text(f"file_name,text\n{name},a dog\n")
+  given = (
+    tmp_path / "photos" if table.startswith("photos") else tmp_path / table
+  )
+  more = {} if given.is_dir() else {"images": tmp_path / "photos"}
+  for _ in range(2):  # nothing has changed
+    ingest.ingest(f"{given}", "mine", data_dir=tmp_path, workers=1, **more)
+  image.write_bytes(PHOTOS[-1])
+  with pytest.raises(ValueError, match="split train already, of another input"):
+    ingest.ingest(f"{given}", "mine", data_dir=tmp_path, workers=1, **more)
+
+
 def test_two_at_once(tmp_path):
   write_pairs(tmp_path / "0.tar", [0])
   (tmp_path / "mine").mkdir()
