@@ -311,6 +311,7 @@ def _read(paths: str) -> dict[str, Any]:
     )
   if len(names) == 1:
     return files.read_arrays(paths)
+  shards.check_order([pathlib.Path(x) for x in names])
   arrays = {}
   for side, name in zip(Sides._fields, names, strict=True):
     with files.reading(name) as path:

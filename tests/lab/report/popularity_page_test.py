@@ -274,6 +274,15 @@ class TestFiles:
     with pytest.raises(ValueError, match=r"arrays \['image_ids', 'uid'\], whi"):
       subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
 
+  def test_swapped_arrays_are_an_error(self, tmp_path):
+    for name in ("text", "image"):
+      np.save(tmp_path / f"{name}.npy", self.image)
+    given = ",".join(str(tmp_path / f"{x}.npy") for x in ("text", "image"))
+    with pytest.raises(
+      ValueError, match=r"text.npy is given as .* images, and"
+    ):
+      subject.from_files(given, temperature=0.1)
+
   def test_copies_without_ids_are_warned_of(self, tmp_path, caplog):
     arrays = dict(image=self.image, text=self.text[self.text_id])
     np.savez(tmp_path / "x.npz", **arrays)

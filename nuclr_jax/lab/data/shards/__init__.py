@@ -1,6 +1,10 @@
 """Embeddings of many pairs in the files of other programs, read in blocks."""
 
-from nuclr_jax.lab.data.shards.layouts import Shards, open_shards
+from nuclr_jax.lab.data.shards.layouts import (
+  Shards,
+  check_order,
+  open_shards,
+)
 from nuclr_jax.lab.data.shards.published_scores import check_scores
 from nuclr_jax.lab.data.shards.rows import (
   Blocks,
@@ -21,6 +25,7 @@ __all__ = [
   "Rows",
   "Shards",
   "as_text",
+  "check_order",
   "check_scores",
   "open_images",
   "open_shards",

@@ -256,7 +256,7 @@ def _arrays(paths: str, scratch: pathlib.Path) -> Shards:
     parts = open_members(names[0], Sides._fields, scratch)
   else:
     raise ValueError(f"{EXPECTED}; got {paths}")
-  _check_order(names)
+  check_order(names)
   if parts[0].shape[0] != parts[1].shape[0]:
     raise ValueError(
       f"{parts[0].name} has {parts[0].shape[0]} rows, and {parts[1].name} "
@@ -267,8 +267,12 @@ def _arrays(paths: str, scratch: pathlib.Path) -> Shards:
   return _checked(*rows, "arrays", sizes, names[:1], names, {})
 
 
-def _check_order(names: Sequence[pathlib.Path]) -> None:
-  """Raises ValueError if two arrays are called by each other's contents."""
+def check_order(names: Sequence[pathlib.Path]) -> None:
+  """Raises ValueError if two arrays are called by each other's contents.
+
+  Args:
+    names: The files of embeddings of images, and of texts.
+  """
   is_text, is_image = (
     [re.search(pattern, x.stem, re.IGNORECASE) is not None for x in names]
     for pattern in ("te?xt|caption", "ima?ge?")
