@@ -102,6 +102,11 @@ ARMS = {
     lambda x: _zeta(x, name="fixed"),
     more=EXACT,
   ),
+  "nuclr_exact_u": Arm(  # see `exact_u`
+    "NUCLR, ζ = 0, exact u each epoch",
+    "nuclr",
+    lambda x: _zeta(x, name="fixed"),
+  ),
   "nuclr_released": Arm("NUCLR, released code", "nuclr", released),
   "sogclr_positive": Arm(
     "SogCLR, InfoNCE's positive",

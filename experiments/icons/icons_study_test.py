@@ -6,6 +6,7 @@ import types
 import jax
 import jax.numpy as jnp
 import make_icons
+import make_pairs
 import numpy as np
 import optax
 import pytest
@@ -15,6 +16,7 @@ from experiments.harness import Place, Results, command, runner
 from experiments.icons import __main__ as main
 from experiments.icons import (
   arms,
+  exact_u,
   figures,
   frozen,
   judged,
@@ -313,6 +315,23 @@ def test_tables_need_no_rows():
   tables.tables(SMOKE, Results(rows=rows, planned=len(rows)))
 
 
+def test_exact_u_sums_over_all_pairs():
+  random = np.random.default_rng(0)
+  text_id = random.integers(0, 9, 40)
+  image = make_pairs.unit_rows(0, 40, 6)
+  text = make_pairs.unit_rows(1, 9, 6)[text_id]
+  pairs = Pairs(image, text, np.arange(40)[::-1], np.arange(40), text_id)
+  found = exact_u.exact_u(pairs, 0.2)
+  logits = (image @ text.T - np.sum(image * text, 1)[:, None]) / 0.2
+  theirs = (text @ image.T - np.sum(image * text, 1)[:, None]) / 0.2
+  is_negative = text_id[:, None] != text_id
+  for log_u, x in zip(found.log_u, (logits, theirs), strict=True):
+    expected = np.log(np.sum(np.exp(x) * is_negative, 1))
+    np.testing.assert_allclose(log_u, expected, rtol=1e-5)
+  assert not any(x.any() for x in found.zeta)
+  np.testing.assert_array_equal(found.pair_id, pairs.pair_id)
+
+
 def test_sogclr_with_the_weight_of_nuclr_is_nuclr_without_zeta():
   """So the study has no arm of its own for it."""
   random = np.random.default_rng(0)
@@ -355,7 +374,12 @@ def drawn(monkeypatch, no_diagnostics):
 
 
 @pytest.mark.parametrize(
-  "name, part", [("clip", plan.TUNING), ("nuclr_counts", plan.UNMARKED)]
+  "name, part",
+  [
+    ("clip", plan.TUNING),
+    ("nuclr_counts", plan.UNMARKED),
+    ("nuclr_exact_u", plan.TUNING),
+  ],
 )
 def test_a_run_has_scores_of_every_set_and_of_test_only_if_compared(
   place, drawn, name, part, tmp_path

@@ -14,6 +14,7 @@ import optax
 from experiments.harness import Options, Place, Row, Run, training
 from experiments.icons import frozen, planted, zeta
 from experiments.icons.arms import ARMS, GRIDS, TAU
+from experiments.icons.exact_u import with_exact_u
 from experiments.icons.plan import (
   BATCH_SIZE,
   CRITERION,
@@ -206,6 +207,8 @@ def measure(run: Run, place: Place) -> Row:
     // POINTS,
   )
   parts = build.build(config, data=data)._replace(evaluators={})
+  if words["arm"] == "nuclr_exact_u":
+    parts = with_exact_u(parts, words[TAU])
   if "averaged" in words:
     parts = parts._replace(optimizer=averaged(parts, words["averaged"]))
   pairs_seen = parts.num_steps * config.batch_size
