@@ -2,11 +2,12 @@
 
 A sample is the files of one key, which follow each other: KEY.jpg, and KEY.txt
 with a caption on each line, or the caption in KEY.json. `name_files` says where
-a key ends.
+a key ends. If a kind of file comes twice there, nothing says which image has
+which text, and none of the files is used.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 import fnmatch
 import glob
@@ -45,7 +46,7 @@ MAX_DIGITS = 18  # of a number in a range
 # Reasons to leave out a sample.
 NO_IMAGE = "missing image"
 NO_CAPTION = "no caption"
-REPEATED = "a second file of its key"  # and kind; the first one counts
+REPEATED = "two images or texts of one key; give each sample its own key"
 TOO_BIG = "too large a file"
 LONG_TEXT = "too large a file of captions"
 OTHER_PICTURE = (
@@ -309,6 +310,17 @@ def read_samples(tar: str, start: int = 0) -> Iterator[TarPart]:
       yield TarPart(LeftOut("", tar, reason), member.start, 1)
 
 
+def is_repeated(kinds: Iterable[str]) -> bool:
+  """Returns whether files of these kinds are of more than one sample.
+
+  Example:
+    >>> is_repeated(["image", "txt", "npy", "npy"]), is_repeated(["txt", "txt"])
+    (False, True)
+  """
+  found = [kind for kind in kinds if kind in KINDS]
+  return len(found) > len({*found})
+
+
 def flaw_of(kind: str, member: Member) -> str:
   """Returns why a file of a kind of `KINDS` is not read, or "".
 
@@ -434,14 +446,12 @@ def _contents(
 ) -> list[TarSample | LeftOut]:
   """Reads the files of a key: what cannot be used, and at last the sample."""
   key, found, bad, flaws = clean_text(named[0].key), {}, [], {}
+  repeated = is_repeated(kind for _, kind in named)
   for (_, kind), member in zip(named, members, strict=True):
     name = clean_text(member.name)
     if kind == OTHER_PICTURE:
       bad.append(LeftOut(name, tar, kind))
-    if kind not in KINDS:
-      continue
-    if kind in found or kind in flaws:
-      bad.append(LeftOut(key, tar, REPEATED))
+    if kind not in KINDS or repeated:
       continue
     if flaw := flaw_of(kind, member):
       flaws[kind] = LeftOut(name, tar, flaw)
@@ -450,6 +460,8 @@ def _contents(
     found[kind] = file.read(member.size)
     if len(found[kind]) < member.size:
       return [*bad, LeftOut(key, tar, DAMAGED)]
+  if repeated:
+    return [*bad, LeftOut(key, tar, REPEATED)]
   if "txt" in found and "json" in flaws:  # the captions are there
     bad.append(flaws.pop("json"))
   if flaws:

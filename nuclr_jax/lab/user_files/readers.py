@@ -5,9 +5,9 @@ yields what it could not read as rejected. `ingest.records` decides which
 items are good.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 import contextlib
+import itertools
 import logging
 import os
 import pathlib
@@ -22,8 +22,10 @@ from nuclr_jax.lab.data.tar_files import (
   LONG_TEXT,
   MAX_TEXT,
   OTHER_PICTURE,
+  REPEATED,
   TOO_BIG,
   flaw_of,
+  is_repeated,
   name_files,
 )
 from nuclr_jax.lab.data.tar_members import DAMAGED, END, Member, members_of
@@ -51,7 +53,8 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
   """Reads a tar file in webdataset's format: KEY.jpg, KEY.txt, KEY.json.
 
   The files of a key, which ends where `tar_files.name_files` says, may be
-  anywhere in the tar; in a file that holds several tars, in one of these.
+  anywhere in the tar; in a file that holds several tars, in one of these. If a
+  kind of them comes twice, only those that follow each other are a sample.
   `captions_beside` says which captions are in KEY.txt and KEY.json.
 
   Args:
@@ -61,7 +64,7 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
     >>> [item.reason for item in read_tar("no such file.tar")]
     ['damaged file']
   """
-  groups, ends = {}, []
+  groups, ends, before = {}, [], None
   try:
     if not os.path.isfile(path):  # a FIFO would wait forever
       raise OSError(path)
@@ -71,14 +74,17 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
           if member.key is None:
             ends.append(member)
           else:  # a key may come again in another tar of the file
-            group = groups.setdefault((len(ends), member.key), [])
-            group.append(member)
+            runs = groups.setdefault((len(ends), member.key), [])
+            if member.key != before:
+              runs.append([])
+            runs[-1].append(member)
+          before = member.key
       _warn_of_folders(path, {os.path.dirname(key) for _, key in groups})
       why = ends[-1].name if ends else DAMAGED
       if why == END and not groups:
         why = ONLY_HIDDEN if ends[-1].start else EMPTY
-      for members in groups.values():
-        for key, found in _samples(members):
+      for runs in groups.values():
+        for key, found in _samples(runs):
           if isinstance(found, str):
             yield Rejected(key, path, found)
           elif "image" not in found:
@@ -193,29 +199,39 @@ def _warn_of_folders(path: str, folders: Iterable[str]) -> None:
 
 
 def _samples(
-  members: Sequence[Member],
+  runs: Sequence[Sequence[Member]],
 ) -> Iterator[tuple[str, dict[str, Member] | str]]:
   """Yields the files of each key, or why a file is not used.
 
-  A second file of the same key and kind belongs to another item.
+  Args:
+    runs: Members with the same `first_key`, as they follow each other in the
+      tar. The files of a key may be in several runs, as in a tar that is sorted
+      by endings. But if a kind comes twice, each run is a sample of its own, as
+      in tars that were joined.
   """
-  items, numbers = {}, Counter()
-  named = name_files([member.name for member in members])
-  for (key, kind), member in zip(named, members, strict=True):
-    if kind == OTHER_PICTURE:
-      yield member.name, OTHER_PICTURE
-      continue
-    found = items.setdefault((key, numbers[key, kind]), {})
-    if kind in KINDS:
-      found[kind] = member
-      numbers[key, kind] += 1
-  for (key, _), found in items.items():
-    flaws = {kind: flaw_of(kind, x) for kind, x in found.items()}
-    flaws = {kind: (found[kind].name, x) for kind, x in flaws.items() if x}
-    if "json" in flaws and "txt" in found.keys() - flaws:  # it has the captions
-      del found["json"]
-      yield flaws.pop("json")
-    yield next(iter(flaws.values()), (key, found))
+  named = iter(name_files([member.name for run in runs for member in run]))
+  by_key = {}
+  for run in runs:
+    pairs = [(next(named), member) for member in run]
+    for name, member in pairs:
+      if name.kind == OTHER_PICTURE:
+        yield member.name, OTHER_PICTURE
+    pairs = [pair for pair in pairs if pair[0].kind != OTHER_PICTURE]
+    for key, group in itertools.groupby(pairs, lambda pair: pair[0].key):
+      by_key.setdefault(key, []).append([(x.kind, y) for x, y in group])
+  for key, parts in by_key.items():
+    whole = [*itertools.chain(*parts)]
+    for part in parts if is_repeated(x for x, _ in whole) else [whole]:
+      if is_repeated(x for x, _ in part):
+        yield key, REPEATED
+        continue
+      found = {kind: member for kind, member in part if kind in KINDS}
+      flaws = {kind: flaw_of(kind, x) for kind, x in found.items()}
+      flaws = {kind: (found[kind].name, x) for kind, x in flaws.items() if x}
+      if "json" in flaws and "txt" in found.keys() - flaws:  # has the captions
+        del found["json"]
+        yield flaws.pop("json")
+      yield next(iter(flaws.values()), (key, found))
 
 
 def _content(file, member: Member) -> bytes:

@@ -55,11 +55,11 @@ def test_every_reason_to_reject(tmp_path):
   files = [
     ("good.jpg", GOOD),
     ("good.txt", b"a dog"),
-    ("good.jpg", PHOTOS[1]),
-    ("good.txt", b"a second one"),
     ("two.jpg", GOOD),
     ("two.png", GOOD),
     ("two.txt", b"a dog"),
+    ("good.jpg", PHOTOS[1]),
+    ("good.txt", b"a second one"),
     ("no_image.txt", b"a dog"),
     ("strange.1.jpg", GOOD),
     ("no_text.jpg", GOOD),
@@ -84,12 +84,11 @@ def test_every_reason_to_reject(tmp_path):
   folder = ingest.ingest(str(path), "mine", data_dir=tmp_path, workers=1)
   assert read(folder) == [
     ("good", GOOD, ["a dog"]),
-    ("two", GOOD, ["a dog"]),
     ("last", PHOTOS[2], ["the last"]),
   ]
   assert reasons(folder) == {
     "good": "duplicate key",
-    "two": "duplicate key",
+    "two": "two images or texts of one key; give each sample its own key",
     "no_image": "missing image",
     "strange.1": "no caption",
     "no_text": "no caption",
