@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 import functools
-import io
 import math
 import multiprocessing
 import os
@@ -23,6 +22,7 @@ import PIL.Image
 
 from nuclr_jax.lab import distributed
 from nuclr_jax.lab.data import patches
+from nuclr_jax.lab.data.image_files import is_black, is_cut, is_jpeg, opened
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 
 Image = UInt8[np.ndarray, "height width 3"]
@@ -33,21 +33,18 @@ UNREADABLE = "unreadable image"  # not an image, or not of a known kind
 TRUNCATED = "truncated image"  # the end is missing
 TOO_SMALL = "too small"  # a side is below `MIN_SIZE`
 TOO_MANY = "too many pixels"  # in the header; nothing is decoded then
-BLACK = "black: grey of 12 bits or fewer in 16; scale it up"
+BLACK = "black: 12 bits or fewer in 16; scale it up"
 BLANK = "nothing to see on white"  # where it is not transparent, it is white
 
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
 MIN_SIZE = 16  # pixels per side, of images to train on
 MAX_PIXELS = 2**26  # of an image; 200 MB of them
 THUMBNAIL = 96  # pixels
-DARK = 2**12  # grey of 16 bits below it: cameras and scanners have 12
 MAX_ASPECT = 100  # of an image that is cropped after it is resized
 TRIES = 10  # attempts to draw a random crop that fits
 # Uniform numbers that a random crop needs.
 CROP_NUMBERS = 2 * TRIES + 3
 
-# Pillow has more decoders, some of which start other programs.
-KINDS = tuple("JPEG PNG WEBP GIF BMP DIB TIFF AVIF JPEG2000 PPM".split())
 # What OpenCV decodes to the same pixels, faster, by kind and Pillow's mode.
 BY_OPENCV, PLAIN = ("PNG", "WEBP", "GIF", "BMP"), ("1", "L", "P", "RGB")
 POINTER = b"version https://git-lfs."  # what a clone without Git LFS has
@@ -96,8 +93,8 @@ def decode_input(
   """Decodes an image of a user's file, see `decode`, if it can be used.
 
   A decoder takes what follows a cut in a JPEG for grey, a white icon is a white
-  square on white, and a scan of 12 bits in a file of 16 is black: none of them
-  is what its name or caption says.
+  square on white, and 12 bits in a file of 16 are black: none of them is what
+  its name or caption says.
 
   Args:
     data: The bytes of an image file.
@@ -115,7 +112,7 @@ def decode_input(
     ...
     ValueError: nothing to see on white
   """
-  if _is_cut(data):
+  if is_cut(data):
     raise ValueError(TRUNCATED)
   try:
     count = num_pixels(data)
@@ -129,7 +126,7 @@ def decode_input(
     raise ValueError(TOO_SMALL)
   if is_blank:
     raise ValueError(BLANK)
-  if _is_black(data, image):
+  if is_black(data, image):
     raise ValueError(BLACK)
   return image
 
@@ -155,11 +152,6 @@ def content_of(data: bytes, image: Image) -> bytes:
   return repr(image.shape).encode() + image.tobytes()
 
 
-def is_jpeg(data: bytes) -> bool:
-  """Returns whether the bytes begin like a JPEG, whatever the file's name."""
-  return data.startswith(b"\xff\xd8\xff")
-
-
 def num_pixels(data: bytes) -> int:
   """Reads from an image's header how many pixels it has; decodes none of them.
 
@@ -177,7 +169,7 @@ def num_pixels(data: bytes) -> int:
     24
   """
   try:
-    with _opened(data) as header:
+    with opened(data) as header:
       return header.width * header.height
   except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning):
     return 2**62  # Pillow does not say how many
@@ -351,10 +343,6 @@ def in_threads(f: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
   return list(_threads(os.getpid()).map(f, items))
 
 
-def _opened(data: bytes) -> PIL.Image.Image:
-  return PIL.Image.open(io.BytesIO(data), formats=KINDS)
-
-
 def _undecodable(data: bytes) -> ValueError:
   why = _unreadable(data).removeprefix(UNREADABLE)
   return ValueError(f"{len(data)} bytes cannot be decoded as an image{why}")
@@ -362,7 +350,7 @@ def _undecodable(data: bytes) -> ValueError:
 
 def _unreadable(data: bytes) -> str:
   """Returns `UNREADABLE`, and what the image is if that can be known."""
-  with contextlib.suppress(Exception), _opened(data) as file:
+  with contextlib.suppress(Exception), opened(data) as file:
     if file.mode in ("F", "I"):
       return f"{UNREADABLE} (32 bits a channel; convert it to 8 or 16)"
   for kind, beginning in _OTHERS.items():
@@ -382,12 +370,12 @@ def _decode(data: bytes) -> tuple[Image, bool]:
   try:
     if is_jpeg(data):
       return _by_opencv(data), False
-    with _opened(data) as file:
+    with opened(data) as file:
       is_plain = file.mode in PLAIN and not file.has_transparency_data
       if is_plain and file.format in BY_OPENCV:
         return _by_opencv(data), False
       if file.format == "PNG":
-        _opened(data).verify()  # checksums, which loading does not look at
+        opened(data).verify()  # checksums, which loading does not look at
       return _on_white(file)
   except MemoryError:
     raise
@@ -422,31 +410,6 @@ def _on_white(file: PIL.Image.Image) -> tuple[Image, bool]:
   is_opaque = image.getchannel("A").getextrema() == (255, 255)
   pixels = np.array(white)
   return pixels, bool(not is_opaque and pixels.min() == 255)
-
-
-def _is_black(data: bytes, image: Image) -> bool:
-  """Returns whether the grey of a file of 16 bits has only the lower ones."""
-  if is_jpeg(data) or image.max() >= DARK >> 8:
-    return False
-  with _opened(data) as file:
-    return file.mode.startswith("I") and bool(0 < np.max(file) < DARK)
-
-
-def _is_cut(data: bytes) -> bool:
-  """Returns whether a JPEG or PNG lacks its end marker; bytes may follow it.
-
-  An interrupted copy leaves zeros after the cut, which decoders take for data.
-  """
-  if data.startswith(b"\x89PNG"):
-    return b"IEND" not in data
-  if not is_jpeg(data):
-    return False
-  at = 2  # skips the header, whose thumbnail has an end marker, too
-  while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] != b"\xda":
-    is_fill = data[at + 1 : at + 2] == b"\xff"
-    size = int.from_bytes(data[at + 2 : at + 4], "big")
-    at += 1 if is_fill else 2 + size
-  return data.find(b"\xff\xd9", at) < 0
 
 
 def _resize_to(image, shape, interpolation):

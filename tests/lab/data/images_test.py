@@ -155,10 +155,43 @@ class TestDecode:
     data = encoded(Image.fromarray(grey), kind)
     assert images.decode(data).max() == largest >> 8  # in data sets that exist
     if is_black:
-      with pytest.raises(ValueError, match="^black: grey of 12 bits or fewer"):
+      with pytest.raises(ValueError, match="^black: 12 bits or fewer in 16"):
         images.decode_input(data)
     else:
       images.decode_input(data)
+
+  @pytest.mark.parametrize("channels", [3, 4])
+  @pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+      (".png", []),
+      (".tiff", [cv2.IMWRITE_TIFF_COMPRESSION, 1]),  # none
+      (".tiff", [cv2.IMWRITE_TIFF_COMPRESSION, 5]),  # LZW
+    ],
+  )
+  @pytest.mark.parametrize(
+    ("largest", "is_black"),
+    [(4095, True), (3000, True), (255, True), (4096, False), (0, False)],
+  )
+  def test_colours_of_twelve_bits_are_no_input(
+    self, kind, options, channels, largest, is_black
+  ):
+    """As from satellites, microscopes and cameras."""
+    deep = np.full((30, 40, channels), 65_535, np.uint16)
+    deep[..., :3] = np.linspace(0, largest, 3600).reshape(30, 40, 3)
+    data = cv2.imencode(kind, deep, options)[1].tobytes()
+    assert images.decode(data).max() == largest >> 8  # in data sets that exist
+    if is_black:
+      with pytest.raises(ValueError, match="^black: 12 bits or fewer in 16"):
+        images.decode_input(data)
+    else:
+      images.decode_input(data)
+
+  def test_dark_colours_of_eight_bits_are_input(self):
+    dark = np.uint8(SMALL // 20)
+    for kind in ("PNG", "TIFF"):
+      data = encoded(Image.fromarray(dark), kind)
+      np.testing.assert_array_equal(images.decode_input(data), dark)
 
   def test_black_icons_stay_apart(self):
     icons = []
