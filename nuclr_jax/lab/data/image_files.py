@@ -5,6 +5,7 @@ import io
 
 from jaxtyping import UInt8
 import numpy as np
+import PIL.ExifTags
 import PIL.Image
 
 # Pillow has more decoders, some of which start other programs.
@@ -39,6 +40,15 @@ def is_cut(data: bytes) -> bool:
   return data.find(b"\xff\xd9", at) < 0
 
 
+def grey_of(file: PIL.Image.Image) -> np.ndarray:
+  """Returns one channel of more than 8 bits; white is its largest number."""
+  grey = np.asarray(file)
+  tag = PIL.ExifTags.Base.PhotometricInterpretation
+  if file.format == "TIFF" and file.tag_v2.get(tag) == 0:  # white is 0
+    return 65_535 - grey  # Pillow does so only if there are 8 bits
+  return grey
+
+
 def is_black(data: bytes, image: UInt8[np.ndarray, "height width 3"]) -> bool:
   """Returns whether a file of 16 bits a channel has 12 of them or fewer.
 
@@ -59,7 +69,7 @@ def is_black(data: bytes, image: UInt8[np.ndarray, "height width 3"]) -> bool:
     return False
   with contextlib.suppress(Exception), opened(data) as file:
     if file.mode.startswith("I"):
-      return bool(0 < np.max(file) < DARK)
+      return bool(0 < np.max(grey_of(file)) < DARK)
     if file.mode.startswith("RGB") and ";16" in str(file.tile):
       return bool(image.any() or _lower_bytes(file).any())
   return False

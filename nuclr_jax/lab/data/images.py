@@ -22,7 +22,13 @@ import PIL.Image
 
 from nuclr_jax.lab import distributed
 from nuclr_jax.lab.data import patches
-from nuclr_jax.lab.data.image_files import is_black, is_cut, is_jpeg, opened
+from nuclr_jax.lab.data.image_files import (
+  grey_of,
+  is_black,
+  is_cut,
+  is_jpeg,
+  opened,
+)
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 
 Image = UInt8[np.ndarray, "height width 3"]
@@ -395,7 +401,7 @@ def _on_white(file: PIL.Image.Image) -> tuple[Image, bool]:
   """Puts an image on white; also returns whether nothing of it can be seen."""
   image = file
   if file.mode.startswith(("I", "F")):  # one channel of more than 8 bits
-    grey = np.asarray(file)
+    grey = grey_of(file)
     if file.mode == "F" or grey.min() < 0 or grey.max() > 65_535:
       raise ValueError("32 bits have no range of grey that is known")
     image = PIL.Image.fromarray(np.uint8(grey.astype(int) >> 8))  # as of RGB

@@ -187,6 +187,37 @@ class TestDecode:
     else:
       images.decode_input(data)
 
+  @pytest.mark.parametrize("mode", ["1", "L", "I;16"])
+  def test_white_may_be_zero(self, mode):
+    """As medical scanners write it; Pillow inverts 8 bits, and not 16."""
+    deep = np.uint16(np.random.default_rng(0).integers(0, 2**16, (40, 50)))
+    white_is_zero = {"tiffinfo": {262: 0}}
+    if mode == "I;16":  # Pillow writes the numbers as they are
+      data = encoded(Image.fromarray(65_535 - deep), "TIFF", **white_is_zero)
+      wanted = deep >> 8
+    else:
+      image = Image.fromarray(np.uint8(deep >> 8)).convert(mode)
+      data = encoded(image, "TIFF", **white_is_zero)
+      wanted = np.array(image.convert("L"))
+    with Image.open(io.BytesIO(data)) as file:
+      assert file.mode == mode and file.tag_v2[262] == 0
+    found = images.decode(data)
+    np.testing.assert_array_equal(found, np.dstack([wanted] * 3))
+    np.testing.assert_array_equal(images.decode_input(data), found)
+
+  @pytest.mark.parametrize(
+    ("brightest", "is_black"), [(4095, True), (4096, False), (0, False)]
+  )
+  def test_black_where_white_is_zero(self, brightest, is_black):
+    grey = np.uint16(np.linspace(0, brightest, 1200).reshape(30, 40))
+    how = {"tiffinfo": {262: 0}}
+    data = encoded(Image.fromarray(65_535 - grey), "TIFF", **how)
+    if is_black:
+      with pytest.raises(ValueError, match="^black: 12 bits or fewer in 16"):
+        images.decode_input(data)
+    else:
+      assert images.decode_input(data).max() == brightest >> 8
+
   def test_dark_colours_of_eight_bits_are_input(self):
     dark = np.uint8(SMALL // 20)
     for kind in ("PNG", "TIFF"):
