@@ -30,6 +30,11 @@ LOGS = {
   "metadata/*.metadata.json": "Iceberg",
   "_spark_metadata": "Spark's streams",
 }
+READ = ".tar", ".parquet"  # endings in folders of these
+_UNREAD = re.compile(  # and others of such files
+  r"\.((tar|parquet)(\.(gz|bz2|xz|zst|lz4|lzma|z))?|pq|tgz|tbz2?|txz|tzst)$",
+  re.IGNORECASE,
+)
 MAX_POINTER = 1024  # bytes of a pointer of Git LFS, by its specification
 Path = pathlib.Path | str  # a text is a path in a bucket
 
@@ -92,7 +97,7 @@ def expand(
     found = {
       x: stamp for x, stamp in listed.items() if not is_hidden(x, named=item)
     }
-    for ending in (".tar", ".parquet"):
+    for ending in READ:
       far = [
         x
         for x in found
@@ -101,6 +106,7 @@ def expand(
       if ending == ".parquet":
         far = _without_leftovers(item, far)
       if far:
+        _warn_of_endings(item, found)
         return [FarFile(x, found[x]) for x in choose(item, far)]
     item = os.fspath(remote.fetch(item))
   found = glob.glob(as_pattern(item), recursive=True)
@@ -227,6 +233,26 @@ def _warn_of_unread(
       folder,
       read[0].suffix,
       " and ".join(unread),
+    )
+  _warn_of_endings(folder, (path.name for path in _walk(folder)))
+
+
+def _warn_of_endings(folder: Path, names: Iterable[str]) -> None:
+  """Warns of tar and Parquet files that are not read, by their endings.
+
+  Args:
+    folder: The folder.
+    names: The names of its files.
+  """
+  found = Counter(x[0] for x in map(_UNREAD.search, names) if x)
+  unread = [f"{x} ({n})" for x, n in found.most_common() if x not in READ]
+  if unread:
+    log.warning(
+      "%s: files of these endings are not read: %s; decompress what is "
+      "compressed, and let the names end in %s",
+      folder,
+      ", ".join(unread[:10]),
+      " or ".join(READ),
     )
 
 

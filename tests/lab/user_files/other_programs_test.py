@@ -1,6 +1,7 @@
 """Files as other programs write them: none is read wrongly in silence."""
 
 import base64
+import gzip
 import json
 
 import make_bucket
@@ -249,6 +250,43 @@ def test_tars_with_the_tables_of_img2dataset_are_all_that_is_there(
   to_parquet(tmp_path / "00000.parquet", url=["a"])
   assert len(planned(tmp_path)["train"]) == 1
   assert not caplog.text
+
+
+@pytest.mark.parametrize("place", ["here", "bucket"])
+def test_files_of_other_endings_are_named(tmp_path, caplog, place):
+  """As `tar --gzip`, other systems and other programs call them."""
+  tar = write_pairs(tmp_path / "x.tar", [0]).read_bytes()
+  table = to_parquet(tmp_path / "x", jpg=PHOTOS[:1], caption=["a"]).read_bytes()
+  files = {
+    "tars/0.tar": tar,
+    "tars/0.tar.idx": b"of webdataset",
+    "tars/0_stats.json": b"{}",
+    "tars/1.tar.gz": gzip.compress(tar),
+    "tars/a/2.TAR": tar,
+    "tars/3.tgz": gzip.compress(tar),
+    "tars/4.tar.gz": gzip.compress(tar),
+    "tars/.5.tgz": b"hidden",
+    "tables/0.parquet": table,
+    "tables/1.pq": table,
+    "tables/2.PARQUET": table,
+  }
+  root, system = tmp_path, None
+  if place == "bucket":
+    root, system = "memory:/", make_bucket.memory()
+  for name, data in files.items():
+    if system:
+      system.pipe(f"/{name}", data)
+    else:
+      (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+      (tmp_path / name).write_bytes(data)
+  assert len(planned(f"{root}/tars")["train"]) == 1
+  (said,) = caplog.messages
+  assert "endings are not read: .tar.gz (2), .tgz (1), .TAR (1); deco" in said
+  assert "compressed, and let the names end in .tar or .parquet" in said
+  caplog.clear()
+  assert len(planned(f"{root}/tables")["train"]) == 1
+  (said,) = caplog.messages
+  assert "endings are not read: .pq (1), .PARQUET (1);" in said
 
 
 # Tables.
