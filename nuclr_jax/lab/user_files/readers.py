@@ -5,6 +5,7 @@ yields what it could not read as rejected. `ingest.records` decides which
 items are good.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 import itertools
@@ -64,7 +65,7 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
     >>> [item.reason for item in read_tar("no such file.tar")]
     ['damaged file']
   """
-  groups, ends, before = {}, [], None
+  groups, ends, before, unread = {}, [], None, Counter()
   try:
     if not os.path.isfile(path):  # a FIFO would wait forever
       raise OSError(path)
@@ -90,9 +91,23 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
           elif "image" not in found:
             yield Rejected(key, path, NO_IMAGE)
           else:
-            read = {kind: _content(file, x) for kind, x in found.items()}
+            read = {
+              kind: _content(file, member)
+              for kind, member in found.items()
+              if kind in KINDS
+            }
+            if [*read] == ["image"]:
+              unread.update(found.keys() - read)
             offset = found["image"].place
             yield Item(key, path, read["image"], captions_beside(read), offset)
+      if unread:
+        endings = [f".{x[:20]} ({n})" for x, n in unread.most_common(10)]
+        log.warning(
+          "%s: images have no captions, and files of these endings beside them "
+          "are not read: %s; captions are in KEY.txt or KEY.json",
+          path,
+          ", ".join(endings),
+        )
   except OSError:
     why = DAMAGED
   if why != END:
@@ -225,8 +240,8 @@ def _samples(
       if is_repeated(x for x, _ in part):
         yield key, REPEATED
         continue
-      found = {kind: member for kind, member in part if kind in KINDS}
-      flaws = {kind: flaw_of(kind, x) for kind, x in found.items()}
+      found = dict(part)
+      flaws = {x: flaw_of(x, y) for x, y in found.items() if x in KINDS}
       flaws = {kind: (found[kind].name, x) for kind, x in flaws.items() if x}
       if "json" in flaws and "txt" in found.keys() - flaws:  # has the captions
         del found["json"]

@@ -480,6 +480,27 @@ def test_splits_in_a_tar_are_named(tmp_path, caplog):
   assert "in folders called test, train2017, val2017, and all" in caplog.text
 
 
+@pytest.mark.parametrize("ending", ["caption", "text", "cls", "txt.gz"])
+def test_texts_of_other_endings_in_a_tar_are_named(tmp_path, caplog, ending):
+  """A writer of webdataset's takes any ending."""
+  files = []
+  for i in range(3):
+    name = f"a.{i}" if ending == "text" else i
+    files += [(f"{name}.jpg", PHOTOS[i]), (f"{name}.{ending}", b"a dog")]
+  write_tar(tmp_path / "x.tar", files)
+  assert planned(tmp_path / "x.tar") == {"train": ["no caption"] * 3}
+  (said,) = caplog.messages
+  assert f"endings beside them are not read: .{ending} (3);" in said
+  caplog.clear()
+  files += [(f"{i}.txt", b"a cat") for i in range(3)]
+  files = [(name.removeprefix("a."), data) for name, data in files]
+  write_tar(tmp_path / "x.tar", files)
+  assert planned(tmp_path / "x.tar") == {
+    "train": [(i, "a cat") for i in range(3)]
+  }
+  assert not caplog.text
+
+
 def test_leftovers_in_a_bucket(tmp_path, caplog):
   system = make_bucket.memory()
   for i, name in enumerate(("0", "_temporary/0/1")):
