@@ -27,6 +27,7 @@ def is_cut(data: bytes) -> bool:
   """Returns whether a JPEG or PNG lacks its end marker; bytes may follow it.
 
   An interrupted copy leaves zeros after the cut, which decoders take for data.
+  Or another image follows; the bytes that it begins with are in no scan.
   """
   if data.startswith(b"\x89PNG"):
     return b"IEND" not in data
@@ -37,7 +38,9 @@ def is_cut(data: bytes) -> bool:
     is_fill = data[at + 1 : at + 2] == b"\xff"
     size = int.from_bytes(data[at + 2 : at + 4], "big")
     at += 1 if is_fill else 2 + size
-  return data.find(b"\xff\xd9", at) < 0
+  end = data.find(b"\xff\xd9", at)
+  is_scan = data[at : at + 2] == b"\xff\xda"  # else the header is damaged
+  return end < 0 or is_scan and data.find(b"\xff\xd8", at, end) >= 0
 
 
 def grey_of(file: PIL.Image.Image) -> np.ndarray:

@@ -46,6 +46,7 @@ TRUNCATED = {
   "end": GOOD[:-2],
   "zeros": LARGE[: len(LARGE) // 2] + bytes(10 * len(LARGE)),
   "thumbnail": with_thumbnail(LARGE)[: len(LARGE) // 2] + bytes(99_999),
+  "another": LARGE[: len(LARGE) // 2] + LARGE,
   "progressive": encoded(pixels(0), progressive=True)[:-400],
   "png": encoded(pixels(0), "PNG")[:-400],
 }
@@ -112,6 +113,18 @@ def test_decoders_take_zeros_for_an_image():
   """So it is right that they are looked for."""
   data = np.frombuffer(TRUNCATED["zeros"], np.uint8)
   assert cv2.imdecode(data, cv2.IMREAD_COLOR) is not None
+
+
+@pytest.mark.parametrize("quality", [5, 75, 100])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_whole_images_are_not_cut(quality, progressive):
+  """Whatever follows them; an image in the header is none that follows."""
+  noise = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
+  for image in (noise, pixels(0, 300, 200)):
+    how = dict(quality=quality, progressive=progressive)
+    data = encoded(image, optimize=True, **how)
+    for whole in (data, with_thumbnail(data), data + GOOD, data + bytes(99)):
+      assert records.to_jpeg(whole) == whole
 
 
 def test_memory_is_that_of_some_rows(tmp_path):
