@@ -5,7 +5,6 @@ the same image become one row with all its captions, in the place of the first.
 A table is read into memory, at about 500 bytes per row; images are not.
 """
 
-from collections import deque
 from collections.abc import (
   Collection,
   Iterable,
@@ -27,7 +26,6 @@ from nuclr_jax.lab.data.captions import (
   open_text,
   tidy_text,
 )
-from nuclr_jax.lab.data.images import ENDINGS
 from nuclr_jax.lab.data.tar_members import DAMAGED
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.batches import (
@@ -49,6 +47,7 @@ from nuclr_jax.lab.user_files.columns import (
   url_column,
   url_error,
 )
+from nuclr_jax.lab.user_files.csv_rows import IMAGE_FILE, rows_of
 from nuclr_jax.lab.user_files.items import (
   BROKEN_ROW,
   NO_CAPTION,
@@ -62,18 +61,12 @@ MARKED = (
   {"own_similarity", "match_probability"},
   {"kind", "similarity", "nearest"},
 )
-# A file of an image, also as Flickr30k's tokens name its captions: x.jpg#0.
-IMAGE_FILE = re.compile(
-  rf".*({'|'.join(map(re.escape, ENDINGS))})(#\d+)?", re.IGNORECASE | re.S
-)
 # What is no path, but an image in base64, or as Python prints one of Pillow's.
 NO_PATH = re.compile(
   r"data:image/.*|<PIL\.\w.*|[A-Za-z0-9+/_\s-]{200,}={0,2}", re.S
 )
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 ASKED = 1000  # lines that may be the first to name a split
-MAX_LINES = 20  # most lines of a quoted cell
-ESCAPED = r"\""  # a quotation mark in a quoted cell
 
 
 # What a table says of a row's split; a text is the split itself, and None says
@@ -212,11 +205,7 @@ def _row(path, place: str, image: Any, captions, **table) -> Row | Rejected:
 def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
   csv.field_size_limit(2**31 - 1)
   with open_text(path, newline="") as file:
-    first = file.readline()
-    tab = "\t" in first
-    delimiter = "\t" if tab else max(",;|", key=first.count)
-    file.seek(0)
-    rows = _csv_rows(file, delimiter)
+    rows = rows_of(file)
     header = [tidy_text(name) for name in next(rows, (1, []))[1]]
     if any(map(is_url, header)):
       raise url_error(path)
@@ -247,46 +236,6 @@ def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
         yield named, _row(path, place, name, texts, header=header, column=image)
       elif cells:
         yield None, Rejected(place, os.fspath(path), BROKEN_ROW)
-
-
-def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-  """Yields the number of each row's first line, and the row's cells.
-
-  A quoted cell may have several lines, and may have quotation marks doubled or,
-  as Spark and MySQL write them, behind a backslash. One that is not closed
-  within `MAX_LINES`, or not at the end of a cell, belongs to the text, so that
-  it does not swallow rows.
-  """
-  waiting, number = deque(), 0
-
-  def line():
-    return waiting.popleft() if waiting else file.readline()
-
-  def parse(lines):
-    try:
-      rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
-    except csv.Error:
-      doubled = [x.replace(ESCAPED, '""') for x in lines]
-      return parse(doubled) if doubled != lines else None
-    cells = rows[0] if len(rows) == 1 else None
-    several = delimiter == "\t" and len(lines) > 1
-    return None if several and any("\t" in x for x in cells or ()) else cells
-
-  while text := line():
-    taken = [text]
-    while (cells := parse(taken)) is None and len(taken) < MAX_LINES:
-      more = line()
-      if not more:
-        break
-      taken.append(more)
-    number += 1
-    if cells is None:
-      waiting.extendleft(reversed(taken[1:]))
-      plain = csv.reader([text], delimiter=delimiter, quoting=csv.QUOTE_NONE)
-      yield number, next(plain)
-    else:
-      yield number, cells
-      number += len(taken) - 1
 
 
 def _from_json(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:

@@ -12,7 +12,8 @@ import pytest
 
 from nuclr_jax.lab.data import captions
 from nuclr_jax.lab.ingest import records
-from nuclr_jax.lab.user_files import inputs
+from nuclr_jax.lab.report import tables as report_tables
+from nuclr_jax.lab.user_files import inputs, tables
 from nuclr_jax.lab.user_files.items import NO_FILE, Rejected
 
 
@@ -36,6 +37,10 @@ def photos(folder):
   """A folder of photos 0.jpg to 5.jpg."""
   photo_folder(folder)
   return folder / "sub"
+
+
+def rows_of(path):
+  return [row for _, row in tables.read_table(path, split="train")]
 
 
 def to_parquet(path, **cells):
@@ -326,6 +331,65 @@ def test_quotation_marks_behind_backslashes(tmp_path):
     r'"\"a\" b"c',
   ]
   assert planned(path) == {"train": list(enumerate(expected))}
+
+
+@pytest.mark.parametrize("quote", ['""', r"\""])
+@pytest.mark.parametrize("header", ["image,caption", "caption,image"])
+def test_long_descriptions_in_quotation_marks(tmp_path, header, quote):
+  """As models write them in Markdown."""
+  path = photos(tmp_path) / "x.csv"
+  points = "\n".join(f"- point {i}, {quote}big{quote}" for i in range(3000))
+  texts = "a dog", f'"Scene: 7.jpg\n\n{points}"', "a cat"
+  lines = [header]
+  for i, text in enumerate(texts):
+    cells = {"image": f"{i}.jpg", "caption": text}
+    lines.append(",".join(map(cells.get, header.split(","))))
+  path.write_text("\n".join(lines))
+  text = texts[1][1:-1].replace(quote, '"')
+  assert len(text) > 2**15  # which is more than a caption may have
+  assert [x.captions for x in rows_of(path)] == [["a dog"], [text], ["a cat"]]
+
+
+def test_suspects_have_long_captions(tmp_path):
+  path = photos(tmp_path) / "suspects.csv"
+  text = "\n".join(f"point {i}" for i in range(25))
+  columns = {"image": ["0.jpg", "1.jpg"], "caption": [text, "a cat"]}
+  report_tables.write(path, columns)
+  assert planned(path) == {"train": [(0, text), (1, "a cat")]}
+
+
+@pytest.mark.parametrize(
+  "lines",
+  [
+    ["image,caption", '0.jpg,"a dog', "1.jpg,a cat", '2.jpg,24"'],
+    ["image,caption", '0.jpg,"a dog', '1.jpg,24"'],
+    ["caption,image", '"a dog,0.jpg', "a cat,1.jpg", '24",2.jpg'],
+    ["caption,image", '"a dog,0.jpg', '24",1.jpg'],
+    ["image,caption,by", '0.jpg,"a dog,me', '1.jpg,24",me'],
+    ["image\tcaption", '0\t"a dog', '1\t24"'],
+    ["image,caption", '0,"a dog', *["1,a cat"] * 30, '2,24"'],
+  ],
+)
+def test_rows_between_two_stray_quotation_marks_are_not_lost(tmp_path, lines):
+  """Such as those that stand for inches."""
+  path = tmp_path / "x.csv"
+  path.write_text("\n".join(lines))
+  found = rows_of(path)
+  assert len(found) == len(lines) - 1
+  assert found[0].captions == ['"a dog'] and found[-1].captions == ['24"']
+
+
+def test_tabs_and_lines_in_a_cell_of_a_tsv_file(tmp_path):
+  path = photos(tmp_path) / "x.tsv"
+  path.write_text('image\tcaption\n0.jpg\t"a\tb\nc"\n1.jpg\td\n')
+  assert planned(path) == {"train": [(0, "a\tb\nc"), (1, "d")]}
+
+
+@pytest.mark.parametrize("line", ['0.jpg,"', 'x",",y', '"\\"",x', '0,"""a'])
+def test_many_stray_quotation_marks_are_looked_at_at_once(tmp_path, line):
+  path = tmp_path / "x.csv"
+  path.write_text(f"image,caption\n{line}\n" + f"a\n{line}\n" * 5_000)
+  assert len(rows_of(path)) == 10_001
 
 
 @pytest.mark.parametrize(

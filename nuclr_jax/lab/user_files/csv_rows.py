@@ -1,0 +1,142 @@
+"""Reads the rows of CSV and TSV files as other programs write them.
+
+A quoted cell may have several lines, and quotation marks in it may be doubled
+or, as Spark and MySQL write them, behind a backslash. A quotation mark that
+opens no such cell is part of the text, so that it does not swallow rows.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+import csv
+import itertools
+import re
+
+from nuclr_jax.lab.data.captions import MAX_LETTERS
+from nuclr_jax.lab.data.images import ENDINGS
+
+# A file of an image, also as Flickr30k's tokens name its captions: x.jpg#0.
+IMAGE_FILE = re.compile(
+  rf".*({'|'.join(map(re.escape, ENDINGS))})(#\d+)?", re.IGNORECASE | re.S
+)
+MAX_LINES = MAX_LETTERS  # of a row: no caption has more
+MANY = 20  # lines that are rows by the number of their cells alone
+DOUBLED, ESCAPED = '""', r"\""  # quotation marks in a quoted cell
+
+
+def delimiter_of(line: str) -> str:
+  r"""Returns what stands between the cells of a header.
+
+  Example:
+    >>> delimiter_of("image;caption"), delimiter_of("image\tcaption")
+    (';', '\t')
+  """
+  return "\t" if "\t" in line else max(",;|", key=line.count)
+
+
+def rows_of(file: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+  r"""Yields the number of each row's first line, and the row's cells.
+
+  Args:
+    file: Its lines with their ends, as of a file opened with `newline=""`. The
+      first row is the header.
+
+  Raises:
+    csv.Error: If it is no such file.
+
+  Example:
+    >>> import io
+    >>> text = 'image,caption\n0.jpg,"a\ndog"\n1.jpg,"big\n2.jpg,24"\n'
+    >>> for number, cells in rows_of(io.StringIO(text)):
+    ...   print(number, cells)
+    1 ['image', 'caption']
+    2 ['0.jpg', 'a\ndog']
+    4 ['1.jpg', '"big']
+    5 ['2.jpg', '24"']
+  """
+  header = next(file, "")
+  ahead = deque([header] if header else [])  # lines of rows to come
+  mark, number, width = delimiter_of(header), 1, 0
+
+  def lines():
+    yield from ahead
+    for line in file:
+      ahead.append(line)
+      yield line
+
+  while line := next(lines(), None):
+    found = _parse(lines(), DOUBLED, mark, width)
+    if found is None or found[0] > 1:
+      ways = filter(None, (found, _parse(lines(), ESCAPED, mark, width)))
+      found = min(ways, key=lambda x: x[0], default=None)
+    if found is None:
+      text = csv.reader([line], delimiter=mark, quoting=csv.QUOTE_NONE)
+      found = 1, next(text)
+    taken, cells = found
+    yield number, cells
+    number, width = number + taken, width or len(cells)
+    for _ in range(taken):
+      ahead.popleft()
+
+
+def _parse(
+  lines: Iterator[str], quote: str, mark: str, width: int
+) -> tuple[int, list[str]] | None:
+  """Parses a row; returns how many lines it has, and its cells.
+
+  Args:
+    lines: The lines from the first one of the row on.
+    quote: What stands for a quotation mark in a quoted cell.
+    mark: What stands between cells.
+    width: The number of cells; 0 = not known yet.
+
+  Returns:
+    None if a quoted cell has no end, or rows in it.
+  """
+  rows = csv.reader(_some(lines, quote, width), delimiter=mark, strict=True)
+  try:
+    cells = next(rows)
+  except csv.Error:
+    return None
+  taken = rows.line_num
+  swallowed = taken > 1 and _have_rows(cells, mark, width)
+  return None if swallowed else (taken, cells)
+
+
+def _some(lines: Iterator[str], quote: str, width: int) -> Iterator[str]:
+  """Yields lines as long as they may be of one row.
+
+  Each line with a single quotation mark ends a quoted cell, but for the first.
+  So no line is looked at for more rows than there are columns, and a forged
+  file takes no longer than others.
+  """
+  ends = 0
+  for line in itertools.islice(lines, MAX_LINES):
+    line = line.replace(quote, DOUBLED)
+    yield line
+    ends += line.count('"') != 2 * line.count(DOUBLED)
+    if ends > (width or MANY):
+      return
+
+
+def _have_rows(cells: Sequence[str], mark: str, width: int) -> bool:
+  """Returns whether a cell has other rows in it.
+
+  Their lines have as many cells as the header, one of them the name of an
+  image. Without names, all lines of many are rows or, if there are tabs, which
+  texts seldom have, of a few.
+  """
+  for at, cell in enumerate(cells):
+    lines = [x.split(mark) for x in cell.splitlines()]
+    beside = {0: at, len(lines) - 1: len(cells) - at - 1}
+    rows = [
+      x
+      for i, x in enumerate(lines)
+      if len(x) > 1 and len(x) + beside.get(i, 0) == width
+    ]
+    whole = len(rows) >= len(lines) - 1
+    if len(lines) > 1 and (
+      any(map(IMAGE_FILE.fullmatch, itertools.chain(*rows)))
+      or (whole and len(rows) > (0 if mark == "\t" else MANY))
+    ):
+      return True
+  return False
