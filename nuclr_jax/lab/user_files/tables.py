@@ -41,7 +41,6 @@ from nuclr_jax.lab.user_files.columns import (
   choose_image,
   is_url,
   local_path,
-  numbered,
   path_in,
   plain,
   url_column,
@@ -249,7 +248,7 @@ def _from_json(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
         return
       raise ValueError(f"{path} is not a .json file: {error}") from error
   if isinstance(content, list):
-    yield from _from_dicts(path, content, columns)
+    yield from _from_dicts(path, content, _keys(content), columns)
   elif _has_lists(content, "images", "annotations"):
     _check_no_columns(path, "COCO's annotations", columns[:2])
     yield from _from_coco(
@@ -351,12 +350,22 @@ def _is_id(value: Any) -> bool:
 
 def _from_json_lines(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
   with open_text(path) as file:
+    header = _keys(map(_object, file))
+    file.seek(0)
     rows = (_object(line) for line in file if line.strip())
-    yield from _from_dicts(path, rows, columns)
+    yield from _from_dicts(path, rows, header, columns)
 
 
-def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
-  """Yields rows of objects; the keys of the first one decide the columns.
+def _keys(rows: Iterable[Any]) -> list[str]:
+  """Returns the keys of all rows: some programs leave out what has no value."""
+  objects = (row for row in rows if isinstance(row, Mapping))
+  return list(dict.fromkeys(key for row in objects for key in row))
+
+
+def _from_dicts(
+  path, rows, header: Sequence[str], columns
+) -> Iterator[tuple[Split, Row | Rejected]]:
+  """Yields rows of objects.
 
   The first one that names its split decides the column of splits.
   """
@@ -368,13 +377,7 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
       yield None, Rejected(f"row {number}", os.fspath(path), BROKEN_ROW)
       continue
     if image is None:
-      image, captions, split = _columns(path, list(row), columns)
-      header, known = list(row), set(row)
-    elif not row.keys() <= known:
-      more = list(dict.fromkeys([*header, *row]))
-      if columns.caption is None and captions == numbered(header):
-        captions = numbered(more)  # some images have more captions than others
-      header, known = more, set(more)
+      image, captions, split = _columns(path, header, columns)
     if split is None:
       split = splits.find_column(
         path,
@@ -402,7 +405,7 @@ def _from_parquet(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
       for batch in batches_of(path, group, names, ASKED)
       for row in batch.to_pylist()
     )
-    yield from _from_dicts(path, rows, columns)
+    yield from _from_dicts(path, rows, names, columns)
   except (pyarrow.ArrowException, OSError):
     yield None, Rejected("", os.fspath(path), DAMAGED)
 

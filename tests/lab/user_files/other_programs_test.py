@@ -14,7 +14,12 @@ from nuclr_jax.lab.data import captions
 from nuclr_jax.lab.ingest import records
 from nuclr_jax.lab.report import tables as report_tables
 from nuclr_jax.lab.user_files import inputs, tables
-from nuclr_jax.lab.user_files.items import NO_FILE, Rejected
+from nuclr_jax.lab.user_files.items import (
+  NO_CAPTION,
+  NO_FILE,
+  NO_SPLIT,
+  Rejected,
+)
 
 
 def planned(given, **how):
@@ -443,6 +448,55 @@ def test_accents_may_be_encoded_in_two_ways(tmp_path):
     assert planned(folder / "x.csv") == {"train": [(i, "a dog")]}
     (folder / "x.csv").rename(folder / "metadata.csv")
     assert planned(folder) == {"train": [(i, "a dog")]}
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl"])
+@pytest.mark.parametrize(
+  "rows, expected, warning",
+  [
+    (
+      [{"title": "IMG_0"}, {"title": "IMG_1", "caption": "a cat"}],
+      [NO_CAPTION, (1, "a cat")],
+      "caption alone, not from title;",
+    ),
+    (
+      [{"caption": "a dog"}, {"caption": "a cat", "caption_1": "cats"}],
+      [(0, "a dog"), (1, "a cat")],
+      "caption alone, not from caption_1;",
+    ),
+    (
+      [{"caption": "a dog"}, {"captions": ["a cat"], "caption": "cats"}],
+      [(0, "a dog"), (1, "cats")],
+      "caption alone, not from captions;",
+    ),
+    (
+      [{}, {"caption_2": "b", "caption_1": "a"}],
+      [NO_CAPTION, (1, "a", "b")],
+      "",
+    ),
+  ],
+)
+def test_keys_that_the_first_objects_leave_out(
+  tmp_path, caplog, kind, rows, expected, warning
+):
+  """As R's jsonlite, Go and MongoDB leave out what has no value."""
+  path = photos(tmp_path) / f"x.{kind}"
+  # More rows than are asked for splits stand before those that count.
+  rows = [{"image": "none.jpg", **rows[0]}] * 1_001 + [
+    {"image": f"{i}.jpg", **row} for i, row in enumerate(rows)
+  ]
+  lines = map(json.dumps, rows)
+  path.write_text("\n".join(lines) if kind == "jsonl" else json.dumps(rows))
+  assert planned(path)["train"][-2:] == expected
+  assert warning in caplog.text and bool(warning) == bool(caplog.text)
+
+
+def test_a_split_that_the_first_object_leaves_out(tmp_path):
+  path = photos(tmp_path) / "x.jsonl"
+  rows = [{"image": "0.jpg"}, {"image": "1.jpg", "use": "test"}]
+  path.write_text("\n".join(json.dumps(x | {"text": "a"}) for x in rows))
+  found = planned(path, split_column="use")
+  assert found == {"test": [NO_SPLIT, (1, "a")]}
 
 
 def test_a_table_of_links_whose_photos_are_here(tmp_path):
