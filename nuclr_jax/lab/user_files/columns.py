@@ -41,6 +41,8 @@ _IMAGE_CELL = re.compile(
   rf"""["']?[^\s,;|"']+({"|".join(map(re.escape, ENDINGS))})["']?[,;|\t#]""",
   re.IGNORECASE,
 )
+# Before the number of a column whose name repeats: of Polars, of R and pandas.
+_BEFORE_NUMBER = r"(?:_duplicated_|[_.]{0,3})"
 _URL_NAME = re.compile(r"(.*_)?(url|uri|link)s?")
 
 log = logging.getLogger(__name__)
@@ -290,9 +292,9 @@ def numbered(header: Sequence[str]) -> tuple[str, ...]:
     ('Caption 2', 'Caption 10')
   """
   for stem in NUMBERED:
-    found = {}
+    alike, found = rf"{stem}{_BEFORE_NUMBER}(\d{{1,3}})", {}
     for name in header:
-      if match := re.fullmatch(rf"{stem}_?(\d{{1,3}})", plain(name)):
+      if match := re.fullmatch(alike, plain(name)):
         found[name] = int(match[1])
     if found:
       return tuple(sorted(found, key=found.get))
@@ -310,7 +312,7 @@ def numbered_as(header: Sequence[str], name: str) -> tuple[str, ...]:
     >>> numbered_as(["image_0", "image_1", "image", "caption_1"], "image_0")
     ('image_1',)
   """
-  end = r"_?\d{1,3}"
+  end = rf"{_BEFORE_NUMBER}\d{{1,3}}"
   stem = re.sub(f"{end}$", "", plain(name))
   if stem == plain(name):
     return ()
@@ -320,9 +322,11 @@ def numbered_as(header: Sequence[str], name: str) -> tuple[str, ...]:
 
 def _warn_of_others(path, header, captions, *, chosen: bool) -> None:
   """Warns of columns that look like further captions, and are not read."""
-  stem = re.sub(r"[\s_]?\d+$", "", captions[0])
-  alike = rf"{re.escape(stem)}[\s_]?\d*"
-  others = [x for x in header if x not in captions and re.fullmatch(alike, x)]
+  stem = re.sub(rf"{_BEFORE_NUMBER}\d+$", "", plain(captions[0]))
+  alike = re.compile(rf"{re.escape(stem)}({_BEFORE_NUMBER}\d+)?")
+  others = [
+    x for x in header if x not in captions and alike.fullmatch(plain(x))
+  ]
   if not chosen:
     more = [x for x in header if plain(x) in CAPTION_COLUMNS]
     seen = (*captions, *others)
@@ -359,7 +363,7 @@ def captions_in(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
   return [
     x
     for name in columns
-    if not _is_blank(row.get(name.split("/")[0]))
+    if not _is_blank(row.get(name if name in row else name.split("/")[0]))
     for x in captions_of(row, name)
   ]
 

@@ -604,6 +604,7 @@ def test_columns_that_the_user_names(tmp_path, kind):
     "of/de": ["d"],
     "of/en, short": ["c", "a"],
     "a/b": ["e"],
+    "short,a/b": ["a", "e"],
   }.items():
     assert planned(path, caption_column=flag) == {"train": [(0, *texts)]}
   for flag in ("none", "short,none", "none/en"):
@@ -640,6 +641,9 @@ def test_other_columns_of_captions_are_named(tmp_path, kind, caplog):
     ("text,sentence_1", ["text"], ["sentence_1"]),
     ("comment,title1,title2", ["title1", "title2"], ["comment"]),
     ("description", ["description"], []),
+    ("caption,caption.1,caption.2", ["caption"], ["caption.1", "caption.2"]),
+    ("text,text_duplicated_0", ["text"], ["text_duplicated_0"]),
+    ("caption...2,caption...3", ["caption...2", "caption...3"], []),
   ],
 )
 def test_the_likeliest_columns_are_read(caplog, header, chosen, others):
