@@ -195,7 +195,7 @@ def may_name(kind) -> bool:
   """Returns whether a column of this type is read from a table.
 
   Args:
-    kind: The type, by pyarrow. Bytes and lists of numbers are not read.
+    kind: The type, by pyarrow. Bytes, times and lists of numbers are not read.
 
   Example:
     >>> import pyarrow as pa
@@ -204,5 +204,8 @@ def may_name(kind) -> bool:
   """
   from pyarrow import types
 
+  if types.is_dictionary(kind):
+    kind = kind.value_type
   numbers = types.is_nested(kind) and "string" not in str(kind)
-  return not numbers and "binary" not in str(kind)
+  other = numbers or types.is_temporal(kind)
+  return not other and "binary" not in str(kind)

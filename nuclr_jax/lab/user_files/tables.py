@@ -403,11 +403,30 @@ def _from_parquet(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
       row
       for group in range(len(sizes))
       for batch in batches_of(path, group, names, ASKED)
-      for row in batch.to_pylist()
+      for row in _objects(path, batch)
     )
     yield from _from_dicts(path, rows, names, columns)
   except (pyarrow.ArrowException, OSError):
     yield None, Rejected("", os.fspath(path), DAMAGED)
+
+
+def _objects(path, batch) -> Iterator[dict[str, Any]]:
+  """Yields the rows of a batch of Parquet or Arrow.
+
+  Raises:
+    ValueError: If Python has no value for one, as for a nanosecond.
+  """
+  names, cells = batch.schema.names, []
+  for name, column in zip(names, batch.columns, strict=True):
+    try:
+      cells.append(column.to_pylist())
+    except (ValueError, OverflowError) as error:
+      raise ValueError(
+        f"{path}: the column {name} ({str(column.type)[:60]}) cannot be read: "
+        f"{error}. Leave it out of the file, or write it as text"
+      ) from error
+  for row in zip(*cells, strict=True):
+    yield dict(zip(names, row, strict=True))
 
 
 def _object(line: str) -> Any:

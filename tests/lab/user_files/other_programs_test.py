@@ -155,6 +155,45 @@ def test_rows_of_the_same_key_are_all_read(tmp_path):
   assert keys == ["k", "x-000000001", "l"]
 
 
+NANOSECONDS = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+  "times",
+  [
+    NANOSECONDS,
+    NANOSECONDS.dictionary_encode(),
+    pa.array([123_456_789], pa.duration("ns")),
+    pa.array([2**40], pa.int64()).cast(pa.timestamp("s")),  # after 9999
+    pa.array([2**30], pa.int32()).cast(pa.date32()),
+  ],
+  ids=lambda x: str(x.type).split("<")[0],
+)
+def test_times_that_python_cannot_hold(tmp_path, kind, times):
+  """Of files, say: a table of paths has whatever its writer found useful."""
+  cells = {"image": ["0.jpg"], "caption": ["a dog"], "mtime": times}
+  path = photos(tmp_path) / f"x.{kind}"
+  if kind == "parquet":
+    to_parquet(path, **cells)
+  else:
+    with pa.OSFile(str(path), "wb") as file:
+      table = pa.table(cells)
+      with pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+  assert planned(path) == {"train": [(0, "a dog")]}
+
+
+def test_a_column_that_cannot_be_read_is_named(tmp_path):
+  exif = pa.StructArray.from_arrays(
+    [pa.array(["a camera"]), NANOSECONDS], ["model", "taken"]
+  )
+  path = photos(tmp_path) / "x.parquet"
+  to_parquet(path, image=["0.jpg"], caption=["a dog"], exif=exif)
+  with pytest.raises(ValueError, match="x.parquet: the column exif .*Leave it"):
+    planned(path)
+
+
 # Folders of Parquet files.
 
 
