@@ -3,13 +3,15 @@
 A quoted cell may have several lines, and quotation marks in it may be doubled
 or, as Spark and MySQL write them, behind a backslash. A quotation mark that
 opens no such cell is part of the text, so that it does not swallow rows.
+Blanks before cells count for nothing if the header has them, too.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import csv
 import itertools
 import re
+from typing import Any
 
 from nuclr_jax.lab.data.captions import MAX_LETTERS
 from nuclr_jax.lab.data.images import ENDINGS
@@ -56,6 +58,8 @@ def rows_of(file: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
   header = next(file, "")
   ahead = deque([header] if header else [])  # lines of rows to come
   mark, number, width = delimiter_of(header), 1, 0
+  spaced = header.count(mark) == header.count(f"{mark} ")
+  how = {"delimiter": mark, "skipinitialspace": spaced}
 
   def lines():
     yield from ahead
@@ -64,12 +68,12 @@ def rows_of(file: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
       yield line
 
   while line := next(lines(), None):
-    found = _parse(lines(), DOUBLED, mark, width)
+    found = _parse(lines(), DOUBLED, width, how)
     if found is None or found[0] > 1:
-      ways = filter(None, (found, _parse(lines(), ESCAPED, mark, width)))
+      ways = filter(None, (found, _parse(lines(), ESCAPED, width, how)))
       found = min(ways, key=lambda x: x[0], default=None)
     if found is None:
-      text = csv.reader([line], delimiter=mark, quoting=csv.QUOTE_NONE)
+      text = csv.reader([line], quoting=csv.QUOTE_NONE, **how)
       found = 1, next(text)
     taken, cells = found
     yield number, cells
@@ -79,26 +83,26 @@ def rows_of(file: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _parse(
-  lines: Iterator[str], quote: str, mark: str, width: int
+  lines: Iterator[str], quote: str, width: int, how: Mapping[str, Any]
 ) -> tuple[int, list[str]] | None:
   """Parses a row; returns how many lines it has, and its cells.
 
   Args:
     lines: The lines from the first one of the row on.
     quote: What stands for a quotation mark in a quoted cell.
-    mark: What stands between cells.
     width: The number of cells; 0 = not known yet.
+    how: What stands between cells, for `csv.reader`.
 
   Returns:
     None if a quoted cell has no end, or rows in it.
   """
-  rows = csv.reader(_some(lines, quote, width), delimiter=mark, strict=True)
+  rows = csv.reader(_some(lines, quote, width), strict=True, **how)
   try:
     cells = next(rows)
   except csv.Error:
     return None
   taken = rows.line_num
-  swallowed = taken > 1 and _have_rows(cells, mark, width)
+  swallowed = taken > 1 and _have_rows(cells, how["delimiter"], width)
   return None if swallowed else (taken, cells)
 
 

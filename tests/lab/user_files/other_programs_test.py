@@ -423,6 +423,23 @@ def test_rows_between_two_stray_quotation_marks_are_not_lost(tmp_path, lines):
   assert found[0].captions == ['"a dog'] and found[-1].captions == ['24"']
 
 
+@pytest.mark.parametrize("mark", [", ", "; "])
+def test_blanks_before_quotation_marks(tmp_path, mark):
+  """As tables are written by hand."""
+  path = photos(tmp_path) / "x.csv"
+  texts = ['"a dog"', '"a cat, a dog; a cow"', '"two ""big""\n cats"', 'a "b"']
+  rows = [f"{i}.jpg{mark}{x}" for i, x in enumerate(texts)]
+  path.write_text("\n".join([f"image{mark}caption", *rows]))
+  expected = ["a dog", "a cat, a dog; a cow", 'two "big"\n cats', 'a "b"']
+  assert planned(path) == {"train": list(enumerate(expected))}
+
+
+def test_blanks_that_are_of_the_text_stay(tmp_path):
+  path = photos(tmp_path) / "x.csv"
+  path.write_text('image,caption\n0.jpg, "a dog" in quotes\n')
+  assert planned(path) == {"train": [(0, '"a dog" in quotes')]}
+
+
 def test_tabs_and_lines_in_a_cell_of_a_tsv_file(tmp_path):
   path = photos(tmp_path) / "x.tsv"
   path.write_text('image\tcaption\n0.jpg\t"a\tb\nc"\n1.jpg\td\n')
