@@ -49,7 +49,9 @@ from nuclr_jax.lab.user_files.items import (
 from nuclr_jax.lab.user_files.readers import read_rows
 from nuclr_jax.lab.user_files.tables import ASKED, Row
 
-BYTES_COLUMNS = "jpg jpeg image image_bytes bytes png webp img photo".split()
+BYTES_COLUMNS = (
+  "jpg jpeg image image_bytes bytes png webp img photo content"
+).split()
 # What `datasets` has for photos that it knows by their address only.
 LINKS = (
   "{path} names images by URL, such as {url}, and has no bytes of them. Let "

@@ -415,8 +415,9 @@ def local_path(folder: str, name: str) -> str:
     >>> local_path("/a", "file:///b/my%20dog.jpg")
     '/b/my dog.jpg'
   """
-  if name.startswith("file://"):
-    name = urllib.parse.unquote(name.removeprefix("file://"))
+  if name.startswith("file:/"):  # Spark writes one slash, and no %20
+    name = re.sub("^file:(//)?", "", name)
+    name = name if os.path.exists(name) else urllib.parse.unquote(name)
   path = os.path.join(folder, name)
   if "\\" in name and not os.path.exists(path):
     path = os.path.join(folder, name.replace("\\", "/"))

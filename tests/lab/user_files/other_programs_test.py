@@ -48,7 +48,7 @@ def rows_of(path):
   return [row for _, row in tables.read_table(path, split="train")]
 
 
-def to_parquet(path, **cells):
+def to_parquet(path, /, **cells):
   path.parent.mkdir(parents=True, exist_ok=True)
   parquet.write_table(pa.table(cells), path)
   return path
@@ -192,6 +192,38 @@ def test_a_column_that_cannot_be_read_is_named(tmp_path):
   to_parquet(path, image=["0.jpg"], caption=["a dog"], exif=exif)
   with pytest.raises(ValueError, match="x.parquet: the column exif .*Leave it"):
     planned(path)
+
+
+def of_spark(path, names):
+  """The columns of Spark's binaryFile, and captions."""
+  return to_parquet(
+    path,
+    path=[f"file:{path.parent}/{x}" for x in names],
+    modificationTime=[0] * len(names),
+    content=PHOTOS[: len(names)],
+    caption=["text"] * len(names),
+  )
+
+
+def test_binary_files_of_spark(tmp_path):
+  path = of_spark(tmp_path / "x.parquet", ["none.jpg", "gone.jpg"])
+  assert planned(path) == {"train": [(0, "text"), (1, "text")]}
+
+
+def test_paths_of_spark_have_one_slash(tmp_path):
+  names = "my dog.jpg", "my%20dog.jpg", "0.jpg"
+  path = of_spark(photos(tmp_path) / "x.parquet", names)
+  for i, name in enumerate(names):
+    (path.parent / name).write_bytes(PHOTOS[i])
+  expected = {"train": [(i, "text") for i in range(3)]}
+  assert planned(path, image_column="path") == expected
+
+
+def test_a_column_of_texts_may_be_called_content(tmp_path):
+  path = photos(tmp_path) / "x.parquet"
+  cells = {"image": ["0.jpg"], "caption": ["a dog"]}
+  to_parquet(path, content=["It is a dog."], **cells)
+  assert planned(path) == {"train": [(0, "a dog")]}
 
 
 # Folders of Parquet files.
