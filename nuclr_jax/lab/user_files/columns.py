@@ -9,6 +9,7 @@ import ast
 from collections.abc import Mapping, Sequence
 import logging
 import os
+import pathlib
 import re
 import shlex
 from typing import Any
@@ -420,10 +421,21 @@ def local_path(folder: str, name: str) -> str:
     name = name if os.path.exists(name) else urllib.parse.unquote(name)
   path = os.path.join(folder, name)
   if "\\" in name and not os.path.exists(path):
-    path = os.path.join(folder, name.replace("\\", "/"))
-  if not path.isascii() and not os.path.exists(path):
-    forms = (unicodedata.normalize(x, path) for x in ("NFC", "NFD"))
-    path = next(filter(os.path.exists, forms), path)
+    name = name.replace("\\", "/")
+    path = os.path.join(folder, name)
+  if not name.isascii() and not os.path.exists(path):
+    path = _in_other_form(folder, name) or path
+  return path
+
+
+def _in_other_form(path: str, name: str) -> str | None:
+  """Finds a file in a folder, each part of whose name may be NFC or NFD."""
+  for part in pathlib.PurePath(name).parts:
+    forms = (part, *(unicodedata.normalize(x, part) for x in ("NFC", "NFD")))
+    found = (os.path.join(path, x) for x in forms)
+    path = next(filter(os.path.exists, found), None)
+    if path is None:  # so that no forged name is looked for for long
+      return None
   return path
 
 

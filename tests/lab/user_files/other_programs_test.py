@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import unicodedata
 
 import make_bucket
 from make_photos import PHOTOS, photo_folder, write_pairs, write_tar
@@ -585,6 +586,25 @@ def test_a_split_that_the_first_object_leaves_out(tmp_path):
   path.write_text("\n".join(json.dumps(x | {"text": "a"}) for x in rows))
   found = planned(path, split_column="use")
   assert found == {"test": [NO_SPLIT, (1, "a")]}
+
+
+@pytest.mark.parametrize("top", ["J\u00fcrg", "Ju\u0308rg"])
+@pytest.mark.parametrize("folder", ["", "M\u00fcnchen", "Mu\u0308nchen"])
+@pytest.mark.parametrize("name", ["caf\u00e9.jpg", "cafe\u0301.jpg"])
+def test_accents_of_folders_may_be_encoded_otherwise(
+  tmp_path, top, folder, name
+):
+  """As where a Mac made the files, and Linux the folder that they are in."""
+  place = tmp_path / top / folder
+  place.mkdir(parents=True)
+  (place / name).write_bytes(PHOTOS[0])
+  for form in ("NFC", "NFD"):
+    named = unicodedata.normalize(form, f"{folder}/{name}".lstrip("/"))
+    path = tmp_path / top / "x.csv"
+    path.write_text(f"file_name,caption\n{named},a dog\n")
+    assert planned(path) == {"train": [(0, "a dog")]}
+    path.write_text(f"file_name,caption\n{path.parent}/{named},a dog\n")
+    assert planned(path) == {"train": [(0, "a dog")]}
 
 
 def test_a_table_of_links_whose_photos_are_here(tmp_path):
