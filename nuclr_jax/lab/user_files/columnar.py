@@ -7,8 +7,10 @@ them, the path of a file.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+import logging
 import os
 import pathlib
+import re
 import shlex
 from typing import Any
 
@@ -52,6 +54,10 @@ from nuclr_jax.lab.user_files.tables import ASKED, Row
 BYTES_COLUMNS = (
   "jpg jpeg image image_bytes bytes png webp img photo content"
 ).split()
+# How JPEG, PNG, GIF, WebP and TIFF begin.
+IMAGE_START = re.compile(
+  rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF.{4}WEBP|II\*\0|MM\0\*", re.S
+)
 # What `datasets` has for photos that it knows by their address only.
 LINKS = (
   "{path} names images by URL, such as {url}, and has no bytes of them. Let "
@@ -63,6 +69,8 @@ SCRIPT = (
   "x = d.{load}; x = x.with_format('arrow').map(f, batched=True, "
   "batch_size=100); x.with_format(None).to_parquet('{out}')"
 )
+
+log = logging.getLogger(__name__)
 
 
 def are_tables(
@@ -97,7 +105,7 @@ def _is_table(path: pathlib.Path, image_column: str | None) -> bool | None:
       "write it as Parquet, with pandas.read_feather(...).to_parquet(...)"
     )
   try:
-    schema, _ = open_schema(path)
+    schema, sizes = open_schema(path)
   except (pyarrow.ArrowException, OSError, ValueError):
     return None
   names = schema.names
@@ -111,10 +119,27 @@ def _is_table(path: pathlib.Path, image_column: str | None) -> bool | None:
     return False
   usual = [plain(x) for x in texts]
   if any(x in IMAGE_COLUMNS or x.endswith("file_name") for x in usual):
+    if binary and sum(sizes):
+      _warn_of_bytes(path, binary)
     return True
   if not binary and (column := url_column(texts)):
     raise url_error(path, names, column)
   return False
+
+
+def _warn_of_bytes(path, columns: Sequence[str]) -> None:
+  """Warns of the columns of bytes in a table of paths that have images."""
+  row = next(iter(first_rows(path, columns, 1)), {})
+  for name, data in row.items():
+    data = data.get("bytes") if isinstance(data, dict) else data
+    if data and IMAGE_START.match(data):
+      log.warning(
+        "%s: images are read from the paths in it, not from its column %s, "
+        "which has the bytes of images; --image_column=%s reads these",
+        path,
+        name,
+        shlex.quote(name),
+      )
 
 
 def image_column(path: str | os.PathLike, schema: Any, name: str | None) -> str:
@@ -158,18 +183,19 @@ def image_column(path: str | os.PathLike, schema: Any, name: str | None) -> str:
 
 
 def first_rows(
-  path: str | os.PathLike, columns: Sequence[str]
+  path: str | os.PathLike, columns: Sequence[str], most: int = ASKED
 ) -> list[dict[str, Any]]:
   """Returns what columns of a file hold in its first rows, if any.
 
   Args:
     path: The file.
     columns: The columns. Of a damaged file, nothing is known.
+    most: The most rows.
   """
   import pyarrow
 
   try:
-    for batch in batches_of(path, 0, columns, ASKED):
+    for batch in batches_of(path, 0, columns, most):
       return batch.to_pylist()
   except (pyarrow.ArrowException, OSError, ValueError):
     pass

@@ -227,6 +227,23 @@ def test_a_column_of_texts_may_be_called_content(tmp_path):
   assert planned(path) == {"train": [(0, "a dog")]}
 
 
+def test_bytes_of_images_beside_paths_are_named(tmp_path, caplog):
+  path = tmp_path / "x.parquet"
+  cells = {"image_data": PHOTOS[:2], "caption": ["a", "b"]}
+  cells |= {"filename": ["0.jpg", "1.jpg"], "sha256": [b"x", b"y"]}
+  to_parquet(path, **cells)
+  assert planned(path) == {"train": [NO_FILE] * 2}
+  assert "column image_data, which has the bytes of images" in caplog.text
+  assert "--image_column=image_data reads these" in caplog.text
+  assert "sha256" not in caplog.text
+  caplog.clear()
+  found = planned(path, image_column="image_data")
+  assert found == {"train": [(0, "a"), (1, "b")]} and not caplog.text
+  del cells["image_data"]
+  planned(to_parquet(path, **cells))
+  assert not caplog.text
+
+
 # Folders of Parquet files.
 
 
