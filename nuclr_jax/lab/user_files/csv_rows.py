@@ -68,10 +68,11 @@ def rows_of(file: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
       yield line
 
   while line := next(lines(), None):
-    found = _parse(lines(), DOUBLED, width, how)
-    if found is None or found[0] > 1:
-      ways = filter(None, (found, _parse(lines(), ESCAPED, width, how)))
-      found = min(ways, key=lambda x: x[0], default=None)
+    try:  # most rows are a line, which is looked at first
+      found = 1, next(csv.reader([line], strict=True, **how))
+    except csv.Error:
+      parsed = (_parse(lines(), x, width, how) for x in (DOUBLED, ESCAPED))
+      found = min(filter(None, parsed), key=lambda x: x[0], default=None)
     if found is None:
       text = csv.reader([line], quoting=csv.QUOTE_NONE, **how)
       found = 1, next(text)
