@@ -19,6 +19,7 @@ from nuclr_jax.lab.data.captions import open_text, tidy_text
 from nuclr_jax.lab.data.images import POINTER
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.columns import plain
+from nuclr_jax.lab.user_files.csv_rows import delimiter_of
 from nuclr_jax.lab.user_files.items import AWAY, NO_SPLIT, Rejected
 from nuclr_jax.lab.user_files.tables import Row, read_table
 
@@ -63,8 +64,8 @@ def _header(path: pathlib.Path) -> list[str]:
     if first.startswith(POINTER.decode()):
       return ["file_name"]  # what is wrong is said where files are listed
     if path.suffix == ".csv":
-      mark = "\t" if "\t" in first else max(",;|", key=first.count)
-      return list(map(tidy_text, next(csv.reader([first], delimiter=mark), [])))
+      rows = csv.reader([first], delimiter=delimiter_of(first))
+      return list(map(tidy_text, next(rows, [])))
     row = files.parse_json(first)
     return list(row) if isinstance(row, dict) else []
   except (pyarrow.ArrowException, csv.Error, OSError, ValueError):
