@@ -28,6 +28,8 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   arm" is what `tables.choice_table` has of R@10. "averaged: CLIP: steps: test
   R@10" is what larger steps gain with the denominators of small batches,
   "averaged: CLIP: denominators: test R@10" what larger denominators add.
+  "unmarked − marked: CLIP: test R@10" is what an arm gains where equal captions
+  are not marked; with ", balanced, seeds alone" for other queries.
   """
   scale, rows, found = plan.scale_of(options), results.rows, {}
   compared = {part: plan.comparison(scale, rows, part) for part in PARTS}
@@ -50,8 +52,27 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
           found[f"{name}test R@1, {kind}, seeds alone"] = shown
         if theirs == tables.REFERENCE:
           found[f"{name}other sign"] = _other_sign(groups, ours, rows)
+  found |= _unmarked(compared, rows)
   found |= _averaged(scale, rows)
   return found | _corrections(scale, rows) | _tuning(scale, rows)
+
+
+def _unmarked(
+  compared: Mapping[str, Mapping[str, Sequence[Run]]], rows: Rows
+) -> dict[str, str]:
+  """Returns what arms gain if equal captions are not marked."""
+  found = {}
+  for name, ours in compared[plan.UNMARKED].items():
+    theirs, label = compared[MAIN].get(name, ()), ARMS[name].label
+    for top in (1, 10):
+      key = f"unmarked − marked: {label}: test R@{top}"
+      gain = tables.difference(ours, theirs, rows, "test", top)
+      found[key] = tables.show(gain)
+      for kind in tables.PARTS_OF_QUERIES:
+        metric = f"test/{kind}/mean_recall@{top}"
+        shown = _of_seeds(ours, theirs, rows, metric)
+        found[f"{key}, {kind}, seeds alone"] = shown
+  return found
 
 
 def _averaged(scale: plan.Scale, rows: Rows) -> dict[str, str]:
