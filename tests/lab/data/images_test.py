@@ -41,6 +41,16 @@ def quiet():
     yield
 
 
+def check_depth(data: bytes, largest: int, is_black: bool) -> None:
+  """Checks how a file of 16 bits is decoded, and whether it is an input."""
+  assert images.decode(data).max() == largest >> 8  # in data sets that exist
+  if is_black:
+    with pytest.raises(ValueError, match="^black: 12 bits or fewer in 16"):
+      images.decode_input(data)
+  else:
+    images.decode_input(data)
+
+
 class TestDecode:
   @pytest.mark.parametrize(
     ("mode", "kind"),
@@ -153,12 +163,7 @@ class TestDecode:
   def test_scans_of_twelve_bits_are_no_input(self, kind, largest, is_black):
     grey = np.uint16(np.linspace(0, largest, 1200).reshape(30, 40))
     data = encoded(Image.fromarray(grey), kind)
-    assert images.decode(data).max() == largest >> 8  # in data sets that exist
-    if is_black:
-      with pytest.raises(ValueError, match="^black: 12 bits or fewer in 16"):
-        images.decode_input(data)
-    else:
-      images.decode_input(data)
+    check_depth(data, largest, is_black)
 
   @pytest.mark.parametrize("channels", [3, 4])
   @pytest.mark.parametrize(
@@ -180,12 +185,7 @@ class TestDecode:
     deep = np.full((30, 40, channels), 65_535, np.uint16)
     deep[..., :3] = np.linspace(0, largest, 3600).reshape(30, 40, 3)
     data = cv2.imencode(kind, deep, options)[1].tobytes()
-    assert images.decode(data).max() == largest >> 8  # in data sets that exist
-    if is_black:
-      with pytest.raises(ValueError, match="^black: 12 bits or fewer in 16"):
-        images.decode_input(data)
-    else:
-      images.decode_input(data)
+    check_depth(data, largest, is_black)
 
   @pytest.mark.parametrize("mode", ["1", "L", "I;16"])
   def test_white_may_be_zero(self, mode):

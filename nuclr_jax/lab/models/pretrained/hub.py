@@ -67,6 +67,30 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
   return _download(str(source), names)
 
 
+def find_optional(
+  source: str | os.PathLike, *names: str
+) -> pathlib.Path | None:
+  """Returns the first of several files that a model may have; None if none.
+
+  Args:
+    source: As for `find_file`. A name on the hub costs a request, also where
+      the rest of the model has been downloaded before.
+    names: Names of files, in order of preference.
+
+  Example:
+    >>> _ = (tmp_path / "modules.json").write_text("[]")
+    >>> find_optional(tmp_path, "modules.json").name
+    'modules.json'
+    >>> find_optional(tmp_path, "adapter_config.json") is None
+    True
+  """
+  try:
+    path = find_file(source, names)
+  except ValueError:
+    return None
+  return path if path.as_posix().endswith(names) else None
+
+
 def _download(repository: str, names: Sequence[str]) -> pathlib.Path:
   """Returns the first file that the repository has, from the cache or the hub.
 

@@ -130,14 +130,9 @@ def of_processor(source, kind: str) -> tuple[dict, dict]:
   spec = read_spec(path)
   # transformers 5 writes the second one, with the processor of captions, and
   # prefers it to a file that an earlier version left there.
-  if path.name == names[0]:
-    try:
-      other = hub.find_file(source, names[1:])
-    except ValueError:
-      pass
-    else:
-      both = read_spec(other)
-      path, spec = (other, both) if "image_processor" in both else (path, spec)
+  if path.name == names[0] and (other := hub.find_optional(source, names[1])):
+    both = read_spec(other)
+    path, spec = (other, both) if "image_processor" in both else (path, spec)
   with files.reading(path):
     return _of_processor(spec.get("image_processor", spec), kind)
 

@@ -122,12 +122,16 @@ def _description(source: str | os.PathLike) -> tuple[dict, dict]:
     folder = files.remote.fetch(source).expanduser()
     with files.reading(folder / load.PROJECTIONS):
       return _of_separate_encoders(folder)
-  if sentence_encoders.find(source, ADAPTER):
+  of_texts = _is_of_texts(source)
+  # The hub is asked for the adapters of sentence encoders only: offline, each
+  # further question delays a model that has been downloaded.
+  is_here = files.remote.fetch(source).expanduser().is_dir()
+  if (of_texts or is_here) and hub.find_optional(source, ADAPTER):
     raise ValueError(
       f"{source} has an {ADAPTER}: its weights change those of another model; "
       "merge them, and save the whole model"
     )
-  if _is_of_texts(source):
+  if of_texts:
     return sentence_encoders.read_sentence_encoder(source)
   path = hub.find_file(source, CONFIGS)
   read = read_open_clip if path.name == CONFIGS[1] else _of_hugging_face

@@ -58,7 +58,7 @@ def find_modules(source: str | os.PathLike) -> pathlib.Path | None:
     >>> find_modules(tmp_path).name, find_modules(tmp_path / "modules")
     ('modules.json', None)
   """
-  return find(source, MODULES)
+  return hub.find_optional(source, MODULES)
 
 
 def read_sentence_encoder(
@@ -261,7 +261,7 @@ def _read_modules(source: str | os.PathLike) -> list[str]:
 
 def _check_normalize(source: str | os.PathLike, folder: str) -> None:
   """Raises ValueError if something else than embeddings is normalized."""
-  path = find(source, f"{folder}/config.json")
+  path = hub.find_optional(source, f"{folder}/config.json")
   if path is None:
     return
   spec = read_spec(path)
@@ -273,7 +273,7 @@ def _check_normalize(source: str | os.PathLike, folder: str) -> None:
 
 def _read_options(source: str | os.PathLike, longest: int) -> dict[str, Any]:
   """Reads how the transformer takes texts: keys of `config.data`."""
-  path = find(source, *OPTIONS)
+  path = hub.find_optional(source, *OPTIONS)
   if path is None:
     return {}  # the tokenizer's length, as there
   spec = read_spec(path)
@@ -293,7 +293,7 @@ def _read_options(source: str | os.PathLike, longest: int) -> dict[str, Any]:
 
 def _check_prompt(source: str | os.PathLike) -> None:
   """Raises ValueError if texts get a prompt, or it is not a dense encoder."""
-  path = find(source, "config_sentence_transformers.json")
+  path = hub.find_optional(source, "config_sentence_transformers.json")
   if path is None:
     return
   spec = read_spec(path)
@@ -318,7 +318,7 @@ def _check_prompt(source: str | os.PathLike) -> None:
 def _check_tokenizer(source: str | os.PathLike) -> None:
   """Raises ValueError if its two files describe different tokenizers."""
   spec = read_spec(hub.find_file(source, ("tokenizer_config.json",)))
-  path = find(source, "tokenizer.json")
+  path = hub.find_optional(source, "tokenizer.json")
   if path is None:  # a vocab.txt, which is read with the defaults
     for key, (default, _) in OVERRULED.items():
       if spec.get(key, default) != default:
@@ -340,15 +340,6 @@ def _check_tokenizer(source: str | os.PathLike) -> None:
           f"{ours} is {normalizer.get(ours)}, and {key} of "
           f"tokenizer_config.json {spec.get(key, default)}; make them equal"
         )
-
-
-def find(source: str | os.PathLike, *names: str) -> pathlib.Path | None:
-  """Returns the first file that there is; None if there is none."""
-  try:
-    path = hub.find_file(source, names)
-  except ValueError:
-    return None
-  return path if path.as_posix().endswith(names) else None
 
 
 def _value(key: str, arguments: Mapping[str, Any]) -> Any:
