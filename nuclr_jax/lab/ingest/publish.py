@@ -7,7 +7,7 @@ is replaced, which is the last step.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import combinations, islice
 import json
 import logging
 import os
@@ -86,6 +86,7 @@ def publish(
   else:
     stage.rename(folder)
   shutil.rmtree(work)
+  _warn_of_shared_images(folder, list(stems))
 
 
 def check_same_options(
@@ -239,6 +240,25 @@ def _publish_split(
       filename_template=template,
     )
   ]
+
+
+def _warn_of_shared_images(folder, new) -> None:
+  """Warns of images that a new split shares with any other split."""
+  found = {x: load_index(folder, x) for x in sorted(published_splits(folder))}
+  images = {split: x.image_hash for split, x in found.items() if x}
+  for a, b in combinations(images, 2):
+    small, large = sorted((a, b), key=lambda split: len(images[split]))
+    both = np.intersect1d(images[a], images[b], assume_unique=True)
+    if len(both) and {a, b} & set(new):
+      log.warning(
+        "%d of %d images of split %s are in split %s, too, byte for byte: do "
+        "not train on one and score on the other; give all captions of an "
+        "image the same split, and leave out copies",
+        len(both),
+        len(images[small]),
+        small,
+        large,
+      )
 
 
 def _write_info(infos, stage, folder, *, in_place) -> None:

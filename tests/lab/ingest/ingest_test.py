@@ -181,6 +181,29 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
   assert "3 of 3 parts" in caplog.text and "ETA" in caplog.text
 
 
+def test_images_that_two_splits_share(tmp_path, caplog):
+  """Captions of an image in two splits, and a split that is added later."""
+  photo_folder(tmp_path / "photos")
+  images = sorted((tmp_path / "photos" / "sub").glob("*.jpg"))
+  names = [x.relative_to(tmp_path / "photos") for x in images]
+  assert len({x.read_bytes() for x in images[:2]}) == 2
+  table = "file_name,text,split\n"
+  table += f"{names[0]},a dog,train\n{names[1]},a cat,train\n"
+  table += f"{names[0]},it runs,test\n"
+  (tmp_path / "x.csv").write_text(table)
+  how = {"data_dir": tmp_path, "workers": 1, "images": tmp_path / "photos"}
+  ingest.ingest(f"{tmp_path / 'x.csv'}", "mine", **how)
+  assert "1 of 1 images of split test are in split train, too" in caplog.text
+  caplog.clear()
+  (tmp_path / "y.csv").write_text(f"file_name,text\n{names[1]},a pet\n")
+  for _ in range(2):  # what is there already is not said again
+    ingest.ingest(f"{tmp_path / 'y.csv'}", "mine", split="validation", **how)
+  said = [x for x in caplog.messages if "too, byte for byte" in x]
+  assert [x.partition(",")[0] for x in said] == [
+    "1 of 1 images of split validation are in split train"
+  ]
+
+
 @pytest.mark.parametrize("table", ["photos/metadata.csv", "x.csv"])
 def test_changed_images_of_a_table_are_another_input(tmp_path, table):
   """A finished set is not taken for one of them."""
