@@ -300,7 +300,7 @@ def embed_inputs(
   """
   from nuclr_jax.lab import export
   from nuclr_jax.lab.data import sentences
-  from nuclr_jax.lab.user_files import columns
+  from nuclr_jax.lab.user_files import named_images
 
   remote.check_new(output)  # before the model is read
   if flags.INPUT.value is None:
@@ -310,7 +310,7 @@ def embed_inputs(
   if flags.INPUT.value.endswith(TEXTS):
     _check_no_images()
     texts = sentences.read_all_lines(flags.INPUT.value)
-    if columns.is_of_images(texts):
+    if named_images.is_of_images(texts):
       raise ValueError(
         f"--input={flags.INPUT.value} has lines such as {texts[-1][:60]!r}, of "
         "a table of images; a .txt file has a text on each line. Rename it to "

@@ -33,12 +33,8 @@ from nuclr_jax.lab.user_files.columns import (
   MOST_NAMED,
   captions_in,
   choose_column,
-  is_url,
-  local_path,
   numbered,
   plain,
-  url_column,
-  url_error,
   warn_of_images,
 )
 from nuclr_jax.lab.user_files.items import (
@@ -48,12 +44,19 @@ from nuclr_jax.lab.user_files.items import (
   Item,
   Rejected,
 )
+from nuclr_jax.lab.user_files.named_images import (
+  is_url,
+  local_path,
+  url_column,
+  url_error,
+)
 from nuclr_jax.lab.user_files.readers import read_rows
 from nuclr_jax.lab.user_files.tables import ASKED, Row
 
 BYTES_COLUMNS = (
   "jpg jpeg image image_bytes bytes png webp img photo content"
 ).split()
+CHECKSUM = re.compile("hash|digest|checksum|md5|sha[0-9]")  # no images
 # How JPEG, PNG, GIF, WebP and TIFF begin.
 IMAGE_START = re.compile(
   rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF.{4}WEBP|II\*\0|MM\0\*", re.S
@@ -168,7 +171,8 @@ def image_column(path: str | os.PathLike, schema: Any, name: str | None) -> str:
     )
   likely = [x for y in BYTES_COLUMNS for x in binary if plain(x) == y]
   known = {*CAPTION_COLUMNS, "key", *map(plain, numbered(names))}
-  images = [x for x in binary if plain(x) not in known] or binary
+  others = [x for x in binary if not CHECKSUM.search(plain(x))]
+  images = [x for x in others if plain(x) not in known] or others or binary
   if name is None and not likely and len(images) > 1:
     shown = ", ".join(images[:MOST_NAMED])
     raise ValueError(
@@ -176,7 +180,7 @@ def image_column(path: str | os.PathLike, schema: Any, name: str | None) -> str:
       "--image_column=NAME"
     )
   chosen = choose_column(path, names, name, [*likely, *images], "image_column")
-  if name is None:  # other columns of bytes may be checksums
+  if name is None:
     alike = [x for x in images if any(y in plain(x) for y in BYTES_COLUMNS)]
     warn_of_images(path, chosen, alike)
   return chosen

@@ -39,12 +39,8 @@ from nuclr_jax.lab.user_files.columns import (
   captions_in,
   choose_captions,
   choose_image,
-  is_url,
-  local_path,
   path_in,
   plain,
-  url_column,
-  url_error,
 )
 from nuclr_jax.lab.user_files.csv_rows import IMAGE_FILE, rows_of
 from nuclr_jax.lab.user_files.items import (
@@ -53,6 +49,12 @@ from nuclr_jax.lab.user_files.items import (
   NO_IMAGE,
   NO_SPLIT,
   Rejected,
+)
+from nuclr_jax.lab.user_files.named_images import (
+  is_url,
+  local_path,
+  url_column,
+  url_error,
 )
 
 # Columns of the tables of `nuclr popularity`, whose texts are `as_cell`.

@@ -135,6 +135,15 @@ def test_further_images_of_a_row_are_named(tmp_path, caplog):
   assert "the column image, not from conditioning_image;" in caplog.text
 
 
+@pytest.mark.parametrize("image", ["image", "scan"])
+def test_checksums_are_no_images(image, tmp_path, caplog):
+  cells = {"content_hash": [b"x"], image: PHOTOS[:1], "text": [b"a"]}
+  cells |= {"image_sha1": [b"y"]}
+  path = to_parquet(tmp_path / "x.parquet", **cells)
+  assert planned(path) == {"train": [(0, "a")]}
+  assert not caplog.messages
+
+
 def test_one_unusual_column_of_bytes_is_that_of_images(tmp_path):
   cells = {"scan": PHOTOS[:1], "caption": [b"a"]}
   assert planned(to_parquet(tmp_path / "x.parquet", **cells)) == {
