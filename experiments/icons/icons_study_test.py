@@ -139,6 +139,22 @@ def test_rivals_come_last_at_a_few_sizes_and_unmarked():
   assert at == list(range(len(rows) - len(at), len(rows)))
 
 
+def test_large_batches_in_pieces_of_the_small_ones():
+  rows = done(OPTIONS)
+  pieces = plan.in_pieces(SCALE, rows)
+  assert tuple(pieces) == plan.AVERAGED_ARMS
+  whole = plan.at_batch(SCALE, 512, rows)
+  for name, runs in pieces.items():
+    for run, theirs in zip(runs, whole[name], strict=True):
+      words = dict(run.values)
+      assert words.pop("pieces") == 8 and words == dict(theirs.values)
+      assert run.key != theirs.key
+      config, of_whole = map(measure.make_config, (run, theirs))
+      assert config.num_microbatches == 8 and of_whole.num_microbatches == 1
+      config.num_microbatches = 1
+      assert config == of_whole
+
+
 def test_steps_have_the_mean_gradient_of_some_batches():
   """At the learning rate of as many pairs, in as many epochs."""
   rows = done(OPTIONS)

@@ -69,6 +69,8 @@ def make_config(run: Run):
   if config.objective.name == "sogclr":
     for term in config.terms.values():  # SogCLR's gradient is 2 τ times CLIP's
       term.weight = 2 * words[TAU]
+  if "pieces" in words:
+    config.num_microbatches = words["pieces"]
   if "smoke" in words:
     config.model.image_features = 16
     config.num_epochs = SMOKE_EPOCHS

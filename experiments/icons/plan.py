@@ -26,7 +26,8 @@ RATE_ARMS = ("clip", "sogclr", "nuclr_queue")
 # At other batch sizes: with stored denominators, and with those of the batch.
 BATCH_ARMS = ("clip", "sogclr", "sogclr_batch", "nuclr_queue")
 # Arms that step with the mean gradient of several batches: the denominators of
-# small batches, with the noise and the number of steps of a large one.
+# small batches, with the noise and the number of steps of a large one. And the
+# large one in pieces, of which batch normalization sees one at a time.
 AVERAGED_ARMS = ("clip", "sogclr", "sogclr_batch")
 # The newer denominators, and the token term: at some sizes, and unmarked.
 RIVALS = ("scent", "clip_tokens", "tempnet", "neuclip", "amorlip", "drrho")
@@ -108,6 +109,7 @@ def make_run(
   rate: float,
   batch_size: int | None = None,
   averaged: int = 1,
+  pieces: int = 1,
 ) -> Run:
   """Makes a run of an arm.
 
@@ -120,6 +122,7 @@ def make_run(
     rate: The learning rate.
     batch_size: The pairs in a batch, by default `scale.batch_size`.
     averaged: The batches whose mean gradient a step has.
+    pieces: The pieces of a batch that the encoders see one after another.
   """
   batch_size = batch_size or scale.batch_size
   words = {
@@ -133,10 +136,12 @@ def make_run(
   }
   words |= WORDS.get(part, {})
   words |= {"averaged": averaged} if averaged > 1 else {}
+  words |= {"pieces": pieces} if pieces > 1 else {}
   smoke = {"smoke": True} if scale.smoke else {}
   setting = f"{name} {ARMS[name].tuned}={value:g} rate={rate:.3g}"
   setting += f" batch={batch_size}"
   setting += f" × {averaged}" if averaged > 1 else ""
+  setting += f" in {pieces} pieces" if pieces > 1 else ""
   return Run(part, setting, seed, tuple((words | smoke).items()))
 
 
@@ -326,6 +331,29 @@ def at_batch(
   return found
 
 
+def in_pieces(scale: Scale, rows: Rows) -> dict[str, list[Run]]:
+  """Plans large batches of which encoders see one small part at a time.
+
+  Their denominators and learning rates are those of the large batch.
+  """
+  size, count = scale.averaged
+  whole = at_batch(scale, size * count, rows)
+  return {
+    name: [
+      make_run(
+        *(scale, AVERAGED, name, run.seed),
+        value=tuned(scale, name, rows),
+        rate=dict(run.values)["rate"],
+        batch_size=size * count,
+        pieces=count,
+      )
+      for run in whole[name]
+    ]
+    for name in AVERAGED_ARMS
+    if name in whole
+  }
+
+
 def _tuning(scale: Scale, names: Sequence[str], rows: Rows) -> list[list[Run]]:
   """Plans the trials and the finals of arms."""
   groups = [x for name in names for x in trials(scale, name, rows).values()]
@@ -356,5 +384,6 @@ def plan(options: Options, rows: Rows) -> list[Run]:
       ours = rivals if name in scale.rivals else groups
       ours += batch_trials(scale, name, size, rows, averaged).values()
       ours += [found.get(name, [])]
+  groups += in_pieces(scale, rows).values()
   groups += rivals
   return list(dict.fromkeys(run for group in groups for run in group))

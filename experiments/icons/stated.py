@@ -26,8 +26,9 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   R@1, seen, seeds alone" is of a kind of queries, "zeta: CLIP: E + τ log p − E:
   natural R@1, seeds alone" of a correction, and "tuning: R@1: τ: range in an
   arm" is what `tables.choice_table` has of R@10. "averaged: CLIP: steps: test
-  R@10" is what larger steps gain with the denominators of small batches,
-  "averaged: CLIP: denominators: test R@10" what larger denominators add.
+  R@10" is what larger steps gain with the denominators of small batches, with
+  "denominators" what larger ones add, and with "normalization" what batch
+  normalization over larger batches adds to that.
   "unmarked − marked: CLIP: test R@10" is what an arm gains where equal captions
   are not marked; with ", balanced, seeds alone" for other queries.
   """
@@ -76,8 +77,8 @@ def _unmarked(
 
 
 def _averaged(scale: plan.Scale, rows: Rows) -> dict[str, str]:
-  """Returns what larger steps gain, and what larger denominators gain."""
-  small, steps, large = tables.averaged_groups(scale, rows).values()
+  """Returns what larger steps gain, and what the rest of a batch adds."""
+  small, steps, pieces, large = tables.averaged_groups(scale, rows).values()
   return {
     f"averaged: {ARMS[name].label}: {label}: test R@{top}": tables.show(
       tables.difference(
@@ -87,7 +88,8 @@ def _averaged(scale: plan.Scale, rows: Rows) -> dict[str, str]:
     for name in plan.AVERAGED_ARMS
     for label, ours, theirs in (
       ("steps", steps, small),
-      ("denominators", large, steps),
+      ("denominators", pieces, steps),
+      ("normalization", large, pieces),
     )
     for top in (1, 10)
   }

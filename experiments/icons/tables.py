@@ -362,34 +362,37 @@ def batch_rate_table(scale: Scale, rows: Rows) -> str:
 
 def averaged_groups(
   scale: Scale, rows: Rows
-) -> dict[tuple[int, int], dict[str, list[Run]]]:
-  """Returns runs by the pairs of a denominator and of a step: three of each."""
-  size, count = scale.averaged
+) -> dict[tuple[int, int, int], dict[str, list[Run]]]:
+  """Returns runs by the pairs of a step, a denominator, a normalization."""
+  small, count = scale.averaged
+  large = small * count
   return {
-    (size, size): plan.at_batch(scale, size, rows),
-    (size, size * count): plan.at_batch(scale, size, rows, count),
-    (size * count, size * count): plan.at_batch(scale, size * count, rows),
+    (small, small, small): plan.at_batch(scale, small, rows),
+    (large, small, small): plan.at_batch(scale, small, rows, count),
+    (large, large, small): plan.in_pieces(scale, rows),
+    (large, large, large): plan.at_batch(scale, large, rows),
   }
 
 
 def averaged_table(scale: Scale, rows: Rows) -> str:
   """Shows arms that step with the mean gradient of several batches."""
   groups, lines = averaged_groups(scale, rows), []
-  small = groups[(scale.averaged[0],) * 2]
+  small = groups[(scale.averaged[0],) * 3]
   for name in plan.AVERAGED_ARMS:
-    for (batch, step), arms in groups.items():
+    for sizes, arms in groups.items():
       runs = arms.get(name, ())
-      line = [ARMS[name].label, str(batch), str(step), _rate(runs)]
+      line = [ARMS[name].label, *map(str, sizes), _rate(runs)]
       line += [mean_of(runs, rows, COLUMNS[x]) for x in HEADER[1:4]]
       line += [
         show(difference(runs, small.get(name, ()), rows, "test", top))
-        if step > scale.averaged[0]
+        if arms is not small
         else ""
         for top in (1, 10)
       ]
       lines.append([*line, seeds(runs, rows)])
-  header = ["arm", "pairs of a denominator", "pairs of a step", "rate"]
-  more = [f"− {scale.averaged[0]} of both, test R@{top}" for top in (1, 10)]
+  header = ["arm", "pairs of a step", "of a denominator", "of a normalization"]
+  header.append("rate")
+  more = [f"− {scale.averaged[0]} of all, test R@{top}" for top in (1, 10)]
   return markdown.table([*header, *HEADER[1:4], *more, "seeds"], lines)
 
 
