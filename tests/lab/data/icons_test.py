@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import make_icons
@@ -23,6 +24,7 @@ from nuclr_jax.lab.data.icons import (
   pool,
   render,
 )
+from nuclr_jax.lab.data.icons import package as icons_package
 from nuclr_jax.lab.data.icons.package import open_package, read_sets
 from nuclr_jax.lab.data.icons.render import Icon
 from nuclr_jax.lab.data.records import read_columns
@@ -117,6 +119,23 @@ class TestPackage:
     path = make_icons.write_package(tmp_path / "x.tgz", {"mine": content})
     with pytest.raises(ValueError, match=f"x.tgz.*mine.json {reason}"):
       list(read_sets(open_package(path)))
+
+  def test_a_set_that_is_a_link(self, package, tmp_path):
+    path = tmp_path / "x.tgz"
+    with tarfile.open(package) as old, tarfile.open(path, "w:gz") as new:
+      for member in old.getmembers():
+        file = old.extractfile(member)
+        if member.name == "package/json/set4.json":
+          member.type, member.linkname = tarfile.SYMTYPE, "set3.json"
+          member.size, file = 0, None
+        new.addfile(member, file)
+    with pytest.raises(ValueError, match="set package/json/set4.json cannot"):
+      open_package(path)
+
+  def test_a_set_that_is_too_large(self, package, monkeypatch):
+    monkeypatch.setattr(icons_package, "MAX_SET", 200)
+    with pytest.raises(ValueError, match="set[0-9]+.json cannot be read: more"):
+      open_package(package)
 
 
 class TestNames:
@@ -325,6 +344,13 @@ class TestPreparation:
     assert not sets[0] & sets[1] and not (sets[0] | sets[1]) & sets[2]
     assert not {"brands", "animated"} & (sets[0] | sets[1] | sets[2])
 
+  def test_what_is_rejected_is_said(self, package, tmp_path, caplog):
+    caplog.set_level("INFO")
+    folder = prepare(tmp_path, package)
+    with (folder.parent / "rejected.csv").open() as file:
+      count = len(list(csv.DictReader(file)))
+    assert f"{count} of 203 icons are left out; {folder.parent}" in caplog.text
+
   def test_tables(self, prepared):
     with (prepared.parent / "sets.csv").open() as file:
       rows = {row["set"]: row for row in csv.DictReader(file)}
@@ -375,6 +401,16 @@ class TestPreparation:
   def test_the_package_is_found_in_the_data_folder(self, package, tmp_path):
     shutil.copy(package, tmp_path / "iconify-json-1.0.0.tgz")
     prepare(tmp_path, None)
+
+  def test_data_that_were_made_in_another_way(
+    self, prepared, tmp_path, monkeypatch
+  ):
+    shutil.copytree(prepared.parents[1], tmp_path / "icons")
+    prepare(tmp_path, None)  # needs no package
+    monkeypatch.setattr(builder, "_renderer", lambda: "9.9.9")
+    made = prepared.parent.name
+    with pytest.raises(ValueError, match=f"{made} is of other sets.* 9.9.9"):
+      prepare(tmp_path, None)
 
   def test_too_many_rejected(self, tmp_path):
     content = make_icons.sets()

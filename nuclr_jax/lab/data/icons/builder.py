@@ -87,7 +87,7 @@ def prepare_icons(
   folder = data_dir / DATA_SET / name / RECORDS_VERSION
   if is_prepared(folder):
     return folder
-  package = _find(package, data_dir, version)
+  package = _find(package, data_dir, version, size)
   place = files.folder_in(data_dir, DATA_SET, name)
   with files.locked(place, wait=True):
     if folder.exists():
@@ -107,6 +107,12 @@ def prepare_icons(
     counts = {k: int((x > 0).sum()) for k, x in kinds.items()}
     files.write_text(place / SETS, drawing.sets_table(drawn, counts))
     files.write_text(place / REJECTED, drawing.rejected_table(drawn))
+    if rejected := sum(len(x.reasons) for x in drawn):
+      log.info(
+        "%d of %d icons are left out; %s has the reasons",
+        *(rejected, sum(len(x.icon_set.icons) for x in drawn)),
+        place / REJECTED,
+      )
     log.info("writing the records")
     _write(folder, drawn, kinds, size)
     shutil.rmtree(place / PARTS)
@@ -150,16 +156,24 @@ def check_renderer() -> None:
     )
 
 
-def _find(package, data_dir: pathlib.Path, version: str) -> pathlib.Path:
+def _find(
+  package, data_dir: pathlib.Path, version: str, size: int
+) -> pathlib.Path:
   """Finds the package's file."""
   if package is not None:
     path = pathlib.Path(package).expanduser()
   else:
     path = data_dir / file_name(version)
   if not path.exists():
+    made = sorted((data_dir / DATA_SET).glob(f"{version}_{size}px_*/{SETS}"))
+    other = made and (
+      f". {made[0].parent} is of other sets, or was drawn by another version "
+      f"of {RENDERER} than {_renderer() or RENDERED_BY}"
+    )
     raise ValueError(
       f"{path} does not exist; get it (104 MB) with npm pack {NAME}@{version}, "
       "and move it there or say where it is with --config.data.package=FILE"
+      f"{other or ''}"
     )
   return path
 

@@ -76,7 +76,13 @@ def open_package(
         if member.key is None:
           if member.name != END:
             raise ValueError(f"its tar is a {member.name}")
-        elif not member.flaw and member.size <= MAX_SET:
+          continue
+        flaw = member.flaw
+        if member.size > MAX_SET:
+          flaw = f"more than {MAX_SET:,} bytes"
+        if flaw and SET.fullmatch(member.name):
+          raise ValueError(f"its set {member.name} cannot be read: {flaw}")
+        if not flaw:
           places[member.name] = member.place, member.size
       if LATEST not in places:
         raise ValueError(f"it has no {LATEST}; it is not the package {NAME}")
