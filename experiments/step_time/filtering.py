@@ -7,42 +7,24 @@ shards of 50,000 pairs; texts are images with noise, of topics whose sizes
 follow Zipf's law. A run is PAIRS:SCORE or PAIRS:SCORE:BATCH, where BATCH is the
 batch of negCLIPLoss, in one partition, the sample of exact weights, or the
 number of images in the target of NormSim.
-`seconds` and `processor_seconds` are of the whole command, `peak_mib` is its
-resident memory, with JAX and the pages of files that it maps.
+`seconds` and the rest are as `timed_command.timed` says.
 """
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
-import time
 
 from absl import app, flags
 import numpy as np
 
-from experiments.harness import benchmark
+from experiments.harness import benchmark, timed_command
 
 RUNS = flags.DEFINE_list("runs", ["100000:similarity"], "What to run.")
 DIM = flags.DEFINE_integer("dim", 768, "Width of the embeddings.")
 TEMPERATURE = flags.DEFINE_float("temperature", 0.03, "Temperature.")
 FOLDER = flags.DEFINE_string("folder", None, "Where shards are kept.")
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARD, TOPICS = 50_000, 2_000
 TARGET = 10**6  # the number of the shard that is NormSim's target
-# The peak of this program alone: ru_maxrss has that of its parent in it.
-RUN = """
-import atexit, pathlib, re, sys
-from nuclr_jax.lab.cli import run
-
-def note():
-  text = pathlib.Path("/proc/self/status").read_text()
-  pathlib.Path("peak").write_text(re.search(r"VmHWM:\\s+(\\d+)", text)[1])
-
-atexit.register(note)
-sys.exit(run())
-"""
 
 
 def write_shard(folder: pathlib.Path, number: int, size: int) -> None:
@@ -89,35 +71,15 @@ def measure(folder: pathlib.Path, score: str, batch: str) -> dict:
     how += [f"--max_pairs={batch}"]
   with tempfile.TemporaryDirectory() as place:
     output = pathlib.Path(place) / "kept"
-    command = [sys.executable, "-c", RUN, "filter", f"--embeddings={folder}"]
-    began = time.perf_counter()
-    process = subprocess.Popen(
-      [*command, *how, f"--output={output}"],
-      cwd=place,
-      env=os.environ | {"PYTHONPATH": str(ROOT)},
-      stdout=subprocess.DEVNULL,
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-      raise RuntimeError(f"{' '.join(command)} failed")
+    where = f"--embeddings={folder}", f"--output={output}"
+    took = timed_command.timed("filter", *where, *how)
     summary = json.loads((output / "summary.json").read_text())
-    peak = int(pathlib.Path(place, "peak").read_text())  # KiB
-  return {
-    "seconds": round(time.perf_counter() - began, 1),
-    "processor_seconds": round(usage.ru_utime + usage.ru_stime, 1),
-    "peak_mib": peak // 2**10,
-    "iterations": summary.get("iterations"),
-  }
+  return took | {"iterations": summary.get("iterations")}
 
 
 def main(argv) -> None:
   """Makes every run, and prints the JSON."""
   del argv
-  if not pathlib.Path("/proc/self/status").exists():
-    raise app.UsageError(
-      "the peak of memory is read from /proc; run it on Linux"
-    )
   rows = []
   with tempfile.TemporaryDirectory() as temporary:
     place = pathlib.Path(FOLDER.value or temporary)
