@@ -1,6 +1,6 @@
 # make demo: train NUCLR on the built-in glyphs, write a report, solve for the
 # exact popularities.
-# make icons: get the icons of 180 designers from npm (104 MB), and train on them.
+# make icons: get the icons of 120 designers from npm (104 MB), and train on them.
 # make test: check the library: lint, documentation, tests, examples.
 # make test_runs: test what takes longer: faults that are injected, and whole runs
 # of several commands.

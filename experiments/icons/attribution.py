@@ -1,12 +1,13 @@
-"""Writes the attribution of the icons into docs/icons.md.
+"""Writes the counts and the attribution of the icons into docs/icons.md.
 
-python -m experiments.icons.attribution --sets=FOLDER/sets.csv
+python -m experiments.icons.attribution --data_dir=DATA --version=2.2.535
 
-The table is the one that the library writes beside the prepared data set.
+Both are of the data set that the library prepares by default, and of the table
+beside it.
 """
 
 import argparse
-from collections import defaultdict
+from collections import Counter, defaultdict
 import csv
 import html
 import pathlib
@@ -14,9 +15,12 @@ import re
 
 from nuclr_jax.lab import files, progress
 from nuclr_jax.lab.data.captions import of_cell
+from nuclr_jax.lab.data.icons.builder import SETS, prepare_icons
+from nuclr_jax.lab.data.icons.families import SPLITS
+from nuclr_jax.lab.data.records import read_columns
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "icons.md"
-BEGIN, END = "<!-- sets: begin -->", "<!-- sets: end -->"
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 SAFE = re.compile(r"https://[\w./~%+-]+")
 
 
@@ -49,20 +53,57 @@ def table(rows: list[dict[str, str]]) -> str:
   return "\n".join(lines)
 
 
+def counts(rows: list[dict[str, str]], names: dict[str, list[str]]) -> str:
+  """Makes a line of each split.
+
+  Args:
+    rows: The table of sets.
+    names: The names of all icons of each split.
+  """
+  header = ["split", "families", "sets", "icons", "distinct names"]
+  header += ["most icons of a name", "icons whose name training has"]
+  header += ["copies of icons in splits above"]
+  lines = [header, ["---"] * len(header)]
+  known = set(names["train"])
+  for split in SPLITS:
+    mine = [row for row in rows if row["split"] == split]
+    found = Counter(names[split])
+    seen = sum(n for name, n in found.items() if name in known)
+    share = f"{100 * seen / found.total():.0f} %"
+    numbers = len({x["family"] for x in mine}), len(mine), found.total()
+    copies = sum(int(x["copies"]) for x in mine)
+    lines.append(
+      [split, *(f"{x:,}" for x in (*numbers, len(found), max(found.values())))]
+      + (["", ""] if split == "train" else [share, f"{copies:,}"])
+    )
+  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def replace(text: str, mark: str, new: str) -> str:
+  """Replaces what is between the marks of a page."""
+  begin, end = BEGIN.format(mark), END.format(mark)
+  before, _, rest = text.partition(begin)
+  _, found, after = rest.partition(end)
+  if not found:
+    raise ValueError(f"{PAGE} has no {begin} ... {end}")
+  return f"{before}{begin}\n\n{new}\n\n{end}{after}"
+
+
 def main() -> None:
-  """Replaces the table of the page."""
+  """Replaces the tables of the page."""
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("--sets", type=pathlib.Path, required=True)
+  parser.add_argument("--data_dir", type=pathlib.Path, required=True)
+  parser.add_argument("--version", required=True)
   flags = parser.parse_args()
-  with flags.sets.open(newline="", encoding="utf-8") as file:
+  folder = prepare_icons(flags.data_dir, version=flags.version)
+  names = {x: read_columns(folder, x)[0]["caption"] for x in SPLITS}
+  with (folder.parent / SETS).open(newline="", encoding="utf-8") as file:
     rows = [
       {key: of_cell(x) for key, x in row.items()}
       for row in csv.DictReader(file)
     ]
-  before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-  _, _, after = rest.partition(END)
-  text = f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}"
-  files.write_text(PAGE, text)
+  text = replace(PAGE.read_text(encoding="utf-8"), "sets", table(rows))
+  files.write_text(PAGE, replace(text, "counts", counts(rows, names)))
 
 
 if __name__ == "__main__":
