@@ -30,12 +30,26 @@ COLUMNS = {
   for k in (1, 10)
 }
 
+ON_TEST = list(COLUMNS)[2:]
+# What a reader should see first, in the words of one who knows CLIP.
+FIRST_LOOK = {
+  "clip": "InfoNCE",
+  "siglip": "a logistic loss for each image and each name",
+  "cyclip": "CLIP, and similarities that agree in both directions",
+  "sogclr_batch": "CLIP whose denominators leave out the positive pair",
+  "sogclr_batch_cyclic": "the two together",
+  "sogclr": "as γ = 1, but denominators are averaged over epochs (γ = 0.8)",
+  "nuclr_queue": "SogCLR with a learned popularity ζ of every sample",
+  "scent": "SogCLR with a γ for each visit, which hardly averages here",
+}
+
 
 def tables(options: Options, results: Results) -> dict[str, str]:
   """Returns all tables, by mark."""
   scale, rows = plan.scale_of(options), results.rows
   return {
     "status": status(results),
+    "first look": first_look(plan.comparison(scale, rows), rows),
     "arms": arm_table(plan.comparison(scale, rows), rows, scale),
     "queries": query_table(plan.comparison(scale, rows), rows, scale),
     "learning rate": rate_table(scale, rows),
@@ -68,6 +82,18 @@ def status(results: Results) -> str:
     f"hours of a worker, with pauses (median: {pace} pairs a second); {wrong} "
     f"diverged.{_not_begun(results.rows)}"
   )
+
+
+def first_look(groups: Mapping[str, Sequence[Run]], rows: Rows) -> str:
+  """Shows some arms on test."""
+  lines = [
+    [ARMS[name].label, what]
+    + [mean_of(groups.get(name, ()), rows, COLUMNS[x]) for x in ON_TEST]
+    + against(groups, name, rows)[1:]
+    for name, what in FIRST_LOOK.items()
+  ]
+  header = ["objective", "what it is", *ON_TEST, *AGAINST[1:]]
+  return markdown.table(header, lines)
 
 
 def begun(rows: Rows) -> tuple[str, ...]:
