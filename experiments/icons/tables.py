@@ -316,20 +316,20 @@ def choice_table(scale: Scale, rows: Rows) -> str:
   All numbers are of the trials: one seed, validation R@10.
   """
   lines = []
-  for label, names in {
-    "the first five arms": scale.first,
-    "all arms": tuple(ARMS),
-  }.items():
-    found = [list(by_value(scale, x, rows).values()) for x in names]
-    whole = [x for x in found if len(x) == scale.trials]
-    if len(whole) < len(names):
+  for label, names, least in (
+    ("the first five arms", scale.first, len(scale.first)),
+    ("all arms with their trials", tuple(ARMS), 2),
+  ):
+    found = {x: by_value(scale, x, rows) for x in names}
+    found = {k: x for k, x in found.items() if len(x) == scale.trials}
+    if len(found) < least:
       lines.append([label, *[MISSING] * 4])
       continue
+    whole = [list(x.values()) for x in found.values()]
     ranges = [max(x) - min(x) for x in whole]
     beside = [sorted(x)[-1] - sorted(x)[-2] for x in whole]
     best = [max(x) for x in whole]
-    at_middle = [by_value(scale, x, rows).get(plan.MIDDLE) for x in names]
-    at_middle = [x for x in at_middle if x is not None]
+    at_middle = [x[plan.MIDDLE] for x in found.values() if plan.MIDDLE in x]
     numbers = (
       *(np.mean(ranges), np.mean(beside), max(best) - min(best)),
       max(at_middle) - min(at_middle),
