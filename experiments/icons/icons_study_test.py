@@ -125,7 +125,7 @@ def test_rivals_come_last_at_a_few_sizes_and_unmarked():
     name: [run.seed for run in runs]
     for name, runs in plan.comparison(SCALE, rows, plan.UNMARKED).items()
   }
-  assert set(seeds) == {*SCALE.first, *plan.RIVALS}
+  assert set(seeds) == {*SCALE.first, *plan.TABLE, *plan.RIVALS}
   assert seeds["clip"] == [0, 1, 2, 3, 4] and seeds["neuclip"] == [0, 1, 2]
   at = [
     i
@@ -137,6 +137,25 @@ def test_rivals_come_last_at_a_few_sizes_and_unmarked():
   # Each has rates, of which the lowest win here, and three seeds at two sizes.
   assert len(at) == len(plan.RIVALS) * (2 * (5 + 3) + 3)
   assert at == list(range(len(rows) - len(at), len(rows)))
+
+
+def test_the_rest_of_the_table_has_the_rate_of_four_arms():
+  rows = done(OPTIONS)
+  for size in (64, 512):
+    groups = plan.at_batch(SCALE, size, rows)
+    factor = plan.shared_factor(SCALE, size, rows)
+    rate = plan.rate_at(SCALE, size, rows, factor)
+    for name in plan.TABLE:
+      words = [dict(run.values) for run in groups[name]]
+      assert [run.seed for run in groups[name]] == [0, 1, 2]
+      assert {(x["rate"], x["batch"]) for x in words} == {(rate, size)}
+      assert all(run.key in rows for run in groups[name])
+    planned = (dict(run.values) for run in plan.plan(OPTIONS, rows))
+    tried = {
+      x["rate"] for x in planned if x["arm"] == "siglip" and x["batch"] == size
+    }
+    assert tried == {rate}
+  assert not set(plan.TABLE) & set(plan.at_batch(SCALE, 256, rows))
 
 
 def test_large_batches_in_pieces_of_the_small_ones():

@@ -29,6 +29,11 @@ BATCH_ARMS = ("clip", "sogclr", "sogclr_batch", "nuclr_queue")
 # small batches, with the noise and the number of steps of a large one. And the
 # large one in pieces, of which batch normalization sees one at a time.
 AVERAGED_ARMS = ("clip", "sogclr", "sogclr_batch")
+# The rest of the first table at some other sizes, at the learning rate that is
+# the best for `BATCH_ARMS` there, and unmarked.
+TABLE = ("nuclr_batch", "nuclr_zero", "nuclr_counts", "nuclr_exact")
+TABLE += ("nuclr_released", "siglip", "cyclip", "debiased", "isogclr")
+TABLE += ("fastclip_v3",)
 # The newer denominators, and the token term: at some sizes, and unmarked.
 RIVALS = ("scent", "clip_tokens", "tempnet", "neuclip", "amorlip", "drrho")
 # Of the learning rate that grows with the root of the batch size. While the
@@ -60,6 +65,7 @@ class Scale(NamedTuple):
   batch_size: int = BATCH_SIZE
   other_batches: tuple[int, ...] = (64, 512, 16, 256, 1024)
   averaged: tuple[int, int] = (64, 8)  # the size of batches, and how many
+  table: tuple[str, ...] = TABLE
   rivals: tuple[str, ...] = RIVALS
   rival_batches: tuple[int, ...] = (64, 512)
   factors: tuple[float, ...] = FACTORS
@@ -76,6 +82,7 @@ SMOKE = Scale(
   batch_size=16,
   other_batches=(8,),
   averaged=(8, 2),
+  table=(),
   rivals=("nuclr_exact",),
   rival_batches=(8,),
   factors=(1.0,),
@@ -232,15 +239,16 @@ def comparison(
     rows: The rows so far.
     part: `MAIN` has all arms, `PLANTED` and `FROZEN` those whose learning rate
       was tuned, the other parts those of `Scale.first`, and `UNMARKED` a few
-      seeds of `Scale.rivals`, too.
+      seeds of `Scale.table` and `Scale.rivals`, too.
   """
-  more = {MAIN: scale.others, UNMARKED: scale.rivals}
+  rest = tuple(x for x in scale.table if x not in scale.first) + scale.rivals
+  more = {MAIN: scale.others, UNMARKED: rest}
   names = scale.first + more.get(part, ())
   if part in (PLANTED, FROZEN):
     names = tuple(x for x in names if x in RATE_ARMS)
   few = names if part in (LOOKS, PLANTED, FROZEN) else ()
   if part == UNMARKED:
-    few = scale.rivals
+    few = rest
   return {
     name: [
       make_run(
@@ -302,7 +310,17 @@ def batch_arms(
   if averaged > 1:
     return AVERAGED_ARMS
   with_rivals = batch_size in (scale.batch_size, *scale.rival_batches)
-  return BATCH_ARMS + (scale.rivals if with_rivals else ())
+  return BATCH_ARMS + (scale.table + scale.rivals if with_rivals else ())
+
+
+def shared_factor(scale: Scale, batch_size: int, rows: Rows) -> float | None:
+  """Returns the factor of the learning rate that is best for `BATCH_ARMS`."""
+  found: dict[float, list[Run]] = {}
+  for name in BATCH_ARMS:
+    for factor, runs in batch_trials(scale, name, batch_size, rows).items():
+      found.setdefault(factor, []).extend(runs)
+  count = len(BATCH_ARMS)
+  return _best({x: y for x, y in found.items() if len(y) == count}, rows)
 
 
 def at_batch(
@@ -315,9 +333,12 @@ def at_batch(
   part = AVERAGED if averaged > 1 else BATCHES
   found = {}
   for name in batch_arms(scale, batch_size, averaged):
-    trials = batch_trials(scale, name, batch_size, rows, averaged)
-    factor = _best(trials, rows)
-    if factor is not None:
+    if name in scale.table:
+      factor = shared_factor(scale, batch_size, rows)
+    else:
+      trials = batch_trials(scale, name, batch_size, rows, averaged)
+      factor = _best(trials, rows)
+    if factor is not None and tuned(scale, name, rows) is not None:
       found[name] = [
         make_run(
           *(scale, part, name, seed),
@@ -376,14 +397,21 @@ def plan(options: Options, rows: Rows) -> list[Run]:
     groups += [main[name]] if name in main else []
   unmarked = comparison(scale, rows, UNMARKED)
   rivals = [unmarked.pop(x, []) for x in scale.rivals]
+  rest = [x for x in scale.table if x not in scale.first]
+  table = [unmarked.pop(x, []) for x in rest]
   groups += unmarked.values()
   sizes = [(size, 1) for size in scale.other_batches]
   for size, averaged in (*sizes, scale.averaged):
     found = at_batch(scale, size, rows, averaged)
     for name in batch_arms(scale, size, averaged):
-      ours = rivals if name in scale.rivals else groups
-      ours += batch_trials(scale, name, size, rows, averaged).values()
-      ours += [found.get(name, [])]
+      if name not in scale.table:
+        ours = rivals if name in scale.rivals else groups
+        ours += batch_trials(scale, name, size, rows, averaged).values()
+        ours += [found.get(name, [])]
   groups += in_pieces(scale, rows).values()
+  for size in scale.rival_batches:
+    found = at_batch(scale, size, rows)
+    groups += [found.get(name, []) for name in scale.table]
+  groups += table
   groups += rivals
   return list(dict.fromkeys(run for group in groups for run in group))

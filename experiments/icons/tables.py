@@ -56,6 +56,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "temperatures": temperature_table(scale, rows),
     "choice": choice_table(scale, rows),
     "batches": batch_table(scale, rows),
+    "sizes": size_table(scale, rows),
     "batch rates": batch_rate_table(scale, rows),
     "averaged": averaged_table(scale, rows),
     "unmarked": part_table(scale, rows, plan.UNMARKED),
@@ -349,8 +350,24 @@ def shown(scale: Scale, size: int, rows: Rows) -> list[str]:
   return [
     x
     for x in plan.batch_arms(scale, size)
+    if x not in scale.table
     if x not in scale.rivals or plan.tuned(scale, x, rows) is not None
   ]
+
+
+def size_table(scale: Scale, rows: Rows) -> str:
+  """Shows differences to CLIP of `Scale.table`, by batch size."""
+  sizes = sorted((*scale.rival_batches, scale.batch_size))
+  groups = {size: plan.at_batch(scale, size, rows) for size in sizes}
+  lines = []
+  for name in scale.table:
+    found = {x: against(groups[x], name, rows)[1:] for x in sizes}
+    line = [found[size][i] for i in range(2) for size in sizes]
+    runs = [groups[size].get(name, ()) for size in sizes]
+    counts = "/".join(seeds(x, rows) for x in runs)
+    lines.append([ARMS[name].label, *line, counts])
+  header = [f"R@{top} at {size}" for top in (1, 10) for size in sizes]
+  return markdown.table(["arm", *header, "seeds"], lines)
 
 
 def batch_table(scale: Scale, rows: Rows) -> str:
