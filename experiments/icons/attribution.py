@@ -13,6 +13,7 @@ import html
 import pathlib
 import re
 
+from experiments.harness import markdown
 from nuclr_jax.lab import files, progress
 from nuclr_jax.lab.data.captions import of_cell
 from nuclr_jax.lab.data.icons.builder import SETS, prepare_icons
@@ -41,16 +42,13 @@ def table(rows: list[dict[str, str]]) -> str:
   for row in sorted(rows, key=lambda x: (x["author"].lower(), x["set"])):
     key = row["author"], row["license"], row["split"]
     sets[key].append((row, cell(row["set"], row["author_url"])))
-  lines = [
-    "| by | licence | sets and icons | split |",
-    "| --- | --- | --- | --- |",
-  ]
+  lines = []
   for (author, licence, split), found in sets.items():
     url = found[0][0]["license_url"]
     listed = ", ".join(f"{name} {row['icons']}" for row, name in found)
-    cells = cell(author), cell(licence, url), listed, split
-    lines.append(f"| {' | '.join(cells)} |")
-  return "\n".join(lines)
+    lines.append([cell(author), cell(licence, url), listed, split])
+  header = ["by", "licence", "sets and icons", "split"]
+  return markdown.table(header, lines)
 
 
 def counts(rows: list[dict[str, str]], names: dict[str, list[str]]) -> str:
@@ -63,8 +61,7 @@ def counts(rows: list[dict[str, str]], names: dict[str, list[str]]) -> str:
   header = ["split", "families", "sets", "icons", "distinct names"]
   header += ["most icons of a name", "icons whose name training has"]
   header += ["copies of icons in splits above"]
-  lines = [header, ["---"] * len(header)]
-  known = set(names["train"])
+  lines, known = [], set(names["train"])
   for split in SPLITS:
     mine = [row for row in rows if row["split"] == split]
     found = Counter(names[split])
@@ -76,7 +73,7 @@ def counts(rows: list[dict[str, str]], names: dict[str, list[str]]) -> str:
       [split, *(f"{x:,}" for x in (*numbers, len(found), max(found.values())))]
       + (["", ""] if split == "train" else [share, f"{copies:,}"])
     )
-  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+  return markdown.table(header, lines)
 
 
 def replace(text: str, mark: str, new: str) -> str:
