@@ -67,7 +67,7 @@ class Scale(NamedTuple):
   averaged: tuple[int, int] = (64, 8)  # the size of batches, and how many
   table: tuple[str, ...] = TABLE
   rivals: tuple[str, ...] = RIVALS
-  rival_batches: tuple[int, ...] = (64, 512)
+  table_batches: tuple[int, ...] = (64, 512)  # of `table` and `rivals`
   factors: tuple[float, ...] = FACTORS
   widest: float = WIDEST
   parts: tuple[str, ...] = (LOOKS, PLANTED, FROZEN)
@@ -84,7 +84,7 @@ SMOKE = Scale(
   averaged=(8, 2),
   table=(),
   rivals=("nuclr_exact",),
-  rival_batches=(8,),
+  table_batches=(8,),
   factors=(1.0,),
   widest=1.0,
   few_seeds=1,
@@ -309,8 +309,8 @@ def batch_arms(
   """Returns the arms of a batch size, of steps with that many batches."""
   if averaged > 1:
     return AVERAGED_ARMS
-  with_rivals = batch_size in (scale.batch_size, *scale.rival_batches)
-  return BATCH_ARMS + (scale.table + scale.rivals if with_rivals else ())
+  has_all = batch_size in (scale.batch_size, *scale.table_batches)
+  return BATCH_ARMS + (scale.table + scale.rivals if has_all else ())
 
 
 def shared_factor(scale: Scale, batch_size: int, rows: Rows) -> float | None:
@@ -331,10 +331,12 @@ def at_batch(
     main = comparison(scale, rows)
     return {x: main[x] for x in batch_arms(scale, batch_size) if x in main}
   part = AVERAGED if averaged > 1 else BATCHES
-  found = {}
-  for name in batch_arms(scale, batch_size, averaged):
-    if name in scale.table:
-      factor = shared_factor(scale, batch_size, rows)
+  found, names = {}, batch_arms(scale, batch_size, averaged)
+  of_table = set(names) & set(scale.table)
+  shared = shared_factor(scale, batch_size, rows) if of_table else None
+  for name in names:
+    if name in of_table:
+      factor = shared
     else:
       trials = batch_trials(scale, name, batch_size, rows, averaged)
       factor = _best(trials, rows)
@@ -397,21 +399,18 @@ def plan(options: Options, rows: Rows) -> list[Run]:
     groups += [main[name]] if name in main else []
   unmarked = comparison(scale, rows, UNMARKED)
   rivals = [unmarked.pop(x, []) for x in scale.rivals]
-  rest = [x for x in scale.table if x not in scale.first]
-  table = [unmarked.pop(x, []) for x in rest]
-  groups += unmarked.values()
+  groups += [unmarked.pop(x, []) for x in scale.first]
+  table = []
   sizes = [(size, 1) for size in scale.other_batches]
   for size, averaged in (*sizes, scale.averaged):
     found = at_batch(scale, size, rows, averaged)
     for name in batch_arms(scale, size, averaged):
-      if name not in scale.table:
-        ours = rivals if name in scale.rivals else groups
-        ours += batch_trials(scale, name, size, rows, averaged).values()
-        ours += [found.get(name, [])]
+      if name in scale.table:
+        table.append(found.get(name, []))
+        continue
+      ours = rivals if name in scale.rivals else groups
+      ours += batch_trials(scale, name, size, rows, averaged).values()
+      ours += [found.get(name, [])]
   groups += in_pieces(scale, rows).values()
-  for size in scale.rival_batches:
-    found = at_batch(scale, size, rows)
-    groups += [found.get(name, []) for name in scale.table]
-  groups += table
-  groups += rivals
+  groups += [*table, *unmarked.values(), *rivals]
   return list(dict.fromkeys(run for group in groups for run in group))

@@ -357,7 +357,7 @@ def shown(scale: Scale, size: int, rows: Rows) -> list[str]:
 
 def size_table(scale: Scale, rows: Rows) -> str:
   """Shows differences to CLIP of `Scale.table`, by batch size."""
-  sizes = sorted((*scale.rival_batches, scale.batch_size))
+  sizes = sorted((*scale.table_batches, scale.batch_size))
   groups = {size: plan.at_batch(scale, size, rows) for size in sizes}
   lines = []
   for name in scale.table:
