@@ -21,11 +21,12 @@ def relative_to(pairs: Pairs, reference: Sides) -> Pairs:
   With `sogclr` this is DRRho, whose constant epsilon in the mean of a batch of
   B is `positive_weight` = (num_pairs - 1) epsilon B / (B - 1).
 
-  The new embeddings have norms above 1, and similarities are in [-2, 2]. What
-  an objective remembers of embeddings is as wide as these, such as `dim` of
-  `zeta_rules.queue`. Others make no sense of them: those that compare images
-  with images (`ntxent`, `cyclip`), have an absolute scale (`siglip`,
-  `spectral`, the floor of `debiased`), or normalize (`contrib:neuclip`).
+  If both have rows of unit norm, which is not checked, the new ones have norms
+  above 1, and similarities are in [-2, 2]. What an objective remembers of
+  embeddings is as wide as these, such as `dim` of `zeta_rules.queue`. Others
+  make no sense of them: those that compare images with images (`ntxent`,
+  `cyclip`), have an absolute scale (`siglip`, `spectral`, the floor of
+  `debiased`), or normalize (`contrib:neuclip`).
 
   Args:
     pairs: The batch.

@@ -11,6 +11,7 @@ from nuclr_jax import Sides, contrib
 from nuclr_jax.contrib.objectives.amorlip import network
 from nuclr_jax.objectives import temperature_rules
 
+CASES = ["readme", "clip", "adaptive"]
 pytestmark = pytest.mark.filterwarnings("ignore:rho is 4.25")
 
 
@@ -38,7 +39,7 @@ def started(objective, **changes):
   return params, state._replace(shared=state.shared._replace(**changes))
 
 
-@pytest.mark.parametrize("case", ["readme", "clip", "adaptive"])
+@pytest.mark.parametrize("case", CASES)
 def test_encoders_gradients(case, x64):
   """The temperature's is that of the case `adaptive`, where it is exact."""
   given = lambda name: GIVEN[f"amorlip/{case}/{name}"]
@@ -63,24 +64,37 @@ def test_encoders_gradients(case, x64):
     near(by_params["log_scale"] / scale, given("grad_logit_scale"))
 
 
-def test_networks_and_their_gradients(x64):
-  pairs, online = batch(), networks("net")
-  for side, anchor in zip(Sides._fields, "IT", strict=True):
+@pytest.mark.parametrize("case", CASES)
+def test_networks_and_their_gradients(case, x64):
+  """Also log Z, last epoch's network, and the mixture of the two."""
+  given = lambda name: GIVEN[f"amorlip/{case}/{name}"]
+  pairs, online, previous = batch(), networks("net"), networks("prev")
+  beta, similarity, total = given("beta"), pairs.image @ pairs.text.T, 0.0
+  weight = np.where(np.eye(len(similarity)), given("pos_coef"), 1.0)
+  for side, anchor, s in zip(
+    Sides._fields, "IT", (similarity, similarity.T), strict=True
+  ):
     params, x = getattr(online, side), getattr(pairs, side)
-    near(network(params, x), GIVEN[f"amorlip/readme/log_net_{anchor}"])
-    target = jnp.asarray(GIVEN[f"amorlip/readme/log_lambda_{anchor}"])
-    found = jax.grad(
+    near(network(params, x), given(f"log_net_{anchor}"))
+    log_z = np.log(np.sum(weight * np.exp(s / TAU), axis=1))
+    near(log_z, given(f"log_batch_{anchor}"))
+    log_previous = network(getattr(previous, side), x)
+    near(log_previous, given(f"log_prev_{anchor}"))
+    target = given(f"log_lambda_{anchor}")
+    near(
+      np.log(beta * np.exp(log_previous) + (1 - beta) * np.exp(log_z)), target
+    )
+    loss, found = jax.value_and_grad(
       lambda params, x=x, target=target: jnp.mean(
         (network(params, x) - target) ** 2
       )
     )(params)
-    for layer, name, key in (
-      ("fc1", "weight", "kernel"),
-      ("norm2", "weight", "scale"),
-      ("fc3", "bias", "bias"),
-    ):
-      expected = GIVEN[f"amorlip/readme/grad_net/{side}_mlp_{layer}_{name}"]
-      near(found[layer][key].T, expected)
+    total += loss
+    for layer, leaves in found.items():
+      for key, x in leaves.items():
+        name = "bias" if key == "bias" else "weight"
+        near(x.T, given(f"grad_net/{side}_mlp_{layer}_{name}"))
+  near(total, given("fit_loss"))
 
 
 def test_networks_learn_and_are_replaced_each_epoch():

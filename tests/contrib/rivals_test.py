@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import Sides, contrib, objectives
-from nuclr_jax.objectives import denominator, temperature_rules
+from nuclr_jax.objectives import denominator, temperature_rules, zeta_rules
 
 
 def drrho(**arguments):
@@ -36,6 +36,7 @@ def test_derivatives_by_the_temperature(x64):
       **size, gamma=denominator.Adaptive(2.0), positive_weight=0.4
     ),
     drrho=drrho(**size, positive_weight=4.0),
+    nuclr=objectives.nuclr(**size, zeta=zeta_rules.fixed(init=0.05)),
     amorlip=contrib.amorlip(dim=DIM, steps_per_epoch=9, temperature=learned),
     released=contrib.fastclip_released(
       num_pairs=NUM_PAIRS, temperature=TAU, rho=1.5
@@ -60,6 +61,25 @@ def test_derivatives_by_the_temperature(x64):
     np.testing.assert_allclose(
       gradient[name]["log_scale"], expected[name], rtol=1e-7, err_msg=name
     )
+
+
+WIDTH_5 = dict(dim=5, temperature=TAU)
+
+
+@pytest.mark.parametrize(
+  "objective",
+  [
+    contrib.amorlip(**WIDTH_5, steps_per_epoch=9),
+    contrib.neuclip(**WIDTH_5, num_prototypes=BATCH),
+    contrib.softmax(dim=5, num_classes=2),
+    contrib.swav(dim=5, num_prototypes=4),
+  ],
+  ids=repr,
+)
+def test_embeddings_of_another_width_are_refused(objective):
+  pairs = batch()._replace(label=jnp.zeros(BATCH, int))
+  with pytest.raises(ValueError, match="^dim is 5, but the .* have width 6;"):
+    objective.apply(*objective.init(), pairs)
 
 
 @pytest.mark.parametrize("positive_weight", [1.0, 1e-3])

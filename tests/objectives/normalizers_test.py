@@ -196,9 +196,38 @@ def test_adaptive_has_no_unit_and_is_a_gamma(x64):
   assert found == pytest.approx(float(by_hand), rel=1e-12)
 
 
-def test_adaptive_leaves_a_steady_denominator_alone():
-  gamma = denominator.Adaptive(1.0)
+@pytest.mark.parametrize("log_alpha", [-40.0, -2.0, 1.0, 40.0])
+def test_adaptive_leaves_a_steady_denominator_alone(log_alpha):
+  gamma = denominator.Adaptive(log_alpha)
   assert average(gamma, -5.0, -5.0, visits=3) == pytest.approx(-5.0)
+
+
+def test_adaptive_rises_in_two_visits(x64):
+  """From 1e-6 to 1: v is 0.02 after the first visit, and then nearly 1."""
+  gamma = denominator.Adaptive(10.0)
+  found = [math.exp(average(gamma, math.log(1e-6), 0.0, x)) for x in (1, 2)]
+  assert found == pytest.approx([0.0216, 0.998], rel=0.01)
+
+
+@pytest.mark.parametrize("zeta", [0.0, 0.13])
+def test_adaptive_sees_popularities_and_the_positive(zeta, x64):
+  """One zeta for all divides v, the positive's part included: alpha grows."""
+  how = dict(num_pairs=NUM_PAIRS, temperature=TAU, positive_weight=3.0)
+  plain = objectives.sogclr(**how, gamma=denominator.Adaptive(1.0))
+  nuclr = objectives.nuclr(
+    **how,
+    gamma=denominator.Adaptive(1.0 + zeta / TAU),
+    zeta=zeta_rules.fixed(init=zeta),
+  )
+  states = [plain.init()[1], nuclr.init()[1]]
+  for step in range(3):
+    results = []
+    for i, objective in enumerate((plain, nuclr)):
+      run = jax.jit(make_step(objective))
+      (_, (states[i], _)), (_, *found) = run({}, states[i], batch(step))
+      results.append(found)
+    for a, b in zip(*results, strict=True):
+      near(a, b)
 
 
 def test_a_floor_below_the_greatest_term_so_far_loses_anchors(x64):

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 import optax
 
 from nuclr_jax import checks, pairwise
+from nuclr_jax.contrib.objectives import width
 from nuclr_jax.contrib.objectives.one_temperature import rule_for_all
 from nuclr_jax.objectives import base, temperature_rules
 from nuclr_jax.pairwise import tiles
@@ -88,7 +89,7 @@ def amorlip(
 
   Raises:
     ValueError: If an argument is out of its range, or for individual
-      temperatures.
+      temperatures; also from `apply`, if embeddings have another width.
 
   Example:
     >>> objective = amorlip(dim=2, steps_per_epoch=10)
@@ -100,13 +101,13 @@ def amorlip(
   Reference: AmorLIP, NeurIPS 2025 (arXiv 2505.18983).
   """
   taus = rule_for_all(temperature)
-  width = math.ceil(hidden * dim)
+  num_hidden = math.ceil(hidden * dim)
   log_positive = denominator.log_of(positive_weight)
   adam = optax.adam(rate)
 
   def fresh(epoch):
     key = jax.random.fold_in(jax.random.key(seed), epoch)
-    return each(lambda k: _first_network(k, dim, width), _two_keys(key))
+    return each(lambda k: _first_network(k, dim, num_hidden), _two_keys(key))
 
   def init():
     params, _ = taus.init(None)
@@ -124,7 +125,7 @@ def amorlip(
     logits = pairwise.logits(pairs, temperature=tau)
     log_sum = pairwise.log_sum_exp(logits)
     counts = denominator.has_negative(log_sum)
-    anchors = stop(pairwise.embeddings(pairs))
+    anchors = stop(width.embeddings(pairs, dim))
     offset = temperature_rules.offset(taus, batch)
     weight = jnp.where(count < steps_per_epoch, 0.0, beta(count))
 
@@ -225,8 +226,8 @@ def _first_network(key, dim: int, hidden: int) -> Params:
     kernel = jax.random.normal(key, (inputs, outputs)) / math.sqrt(inputs)
     return {"kernel": kernel, "bias": jnp.zeros(outputs)}
 
-  def norm(width):
-    return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
+  def norm(size):
+    return {"scale": jnp.ones(size), "bias": jnp.zeros(size)}
 
   keys = jax.random.split(key, 3)
   return {

@@ -6,24 +6,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from nuclr_jax import checks, pairwise
+from nuclr_jax import checks
+from nuclr_jax.contrib.objectives import width
 from nuclr_jax.types import Pairs, Params
 
 
 def samples(
-  pairs: Pairs, num_classes: int
+  pairs: Pairs, of_classes: Float[Array, "classes dim"]
 ) -> tuple[Float[Array, "rows dim"], Int[Array, "rows"]]:
   """Returns all rows and their labels; NaN rows for labels out of range.
 
+  Args:
+    pairs: The batch.
+    of_classes: The parameters of the classes.
+
   Raises:
-    ValueError: If there are no labels.
+    ValueError: If there are no labels, or embeddings have another width.
   """
   if pairs.label is None:
     raise ValueError(
       "this objective needs labels; use a data set that brings them, such as "
       "config.data.name = 'labelled'"
     )
-  x = jnp.concatenate(pairwise.embeddings(pairs))
+  num_classes, dim = of_classes.shape
+  x = jnp.concatenate(width.embeddings(pairs, dim))
   label = jnp.tile(pairs.label, 2)
   known = (label >= 0) & (label < num_classes)
   return jnp.where(known[:, None], x, jnp.nan), label

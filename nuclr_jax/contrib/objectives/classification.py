@@ -57,7 +57,7 @@ def softmax(
   init = classes.random_rows("classes", num_classes, dim, seed)
 
   def loss_fn(params, pairs):
-    x, label = classes.samples(pairs, num_classes)
+    x, label = classes.samples(pairs, params["classes"])
     logits = tiles.matmul(x, params["classes"].T)
     log_p = jax.nn.log_softmax(logits, axis=1)
     own = jnp.take_along_axis(log_p, label[:, None], axis=1)
@@ -176,7 +176,7 @@ def _softmax(num_classes, init, of_own, scale) -> base.Objective:
   """Makes a cross-entropy of scaled cosines; `of_own` changes the true one."""
 
   def loss_fn(params, pairs):
-    x, label = classes.samples(pairs, num_classes)
+    x, label = classes.samples(pairs, params["classes"])
     cosine = tiles.matmul(unit_norm(x), unit_norm(params["classes"]).T)
     own = classes.is_own(label, num_classes)
     logits = scale(x) * jnp.where(own, of_own(cosine), cosine)

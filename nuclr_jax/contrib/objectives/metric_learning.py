@@ -105,7 +105,7 @@ def proxy_anchor(
   init = classes.random_rows("proxies", num_classes, dim, seed)
 
   def loss_fn(params, pairs):
-    x, label = classes.samples(pairs, num_classes)
+    x, label = classes.samples(pairs, params["proxies"])
     s = tiles.matmul(unit_norm(x), unit_norm(params["proxies"]).T)
     own = classes.is_own(label, num_classes)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from nuclr_jax import checks, pairwise, sharding
+from nuclr_jax.contrib.objectives import width
 from nuclr_jax.contrib.objectives.one_temperature import rule_for_all
 from nuclr_jax.objectives import base, temperature_rules
 from nuclr_jax.pairwise import tiles, unit_norm
@@ -65,9 +66,15 @@ def neuclip(
   first steps, and those from each multiple of `restart_every`, replace
   prototypes by the batch's embeddings, until all are replaced.
 
-  There are no rows for samples, so that data may be a stream. It takes O(B K)
-  for K prototypes. Devices have all prototypes and share the batch: each of the
-  updates sums the gradients of the prototypes over them.
+  There are no rows for samples, so that data may be a stream. Devices have all
+  prototypes and share the batch of B: each of the updates sums the gradients of
+  the prototypes over them. Time and memory are O(B K / devices) for K
+  prototypes: cosines are kept for their gradient, since to compute them twice,
+  tile by tile, would take half as long again. Restarts need no hook of the
+  training loop, and no pass over data: they come with the steps.
+
+  Prototypes have unit norm in every cosine, so that embeddings that are not
+  (those of `relative_to`) make alpha meaningless.
 
   Args:
     dim: The width of the embeddings.
@@ -89,8 +96,8 @@ def neuclip(
   Raises:
     ValueError: If an argument is out of its range, for individual
       temperatures, or if there are more prototypes than pairs; also from
-      `apply`, if `restart_every` batches have fewer pairs than there are
-      prototypes.
+      `apply`, if embeddings have another width, or if `restart_every` batches
+      have fewer pairs than there are prototypes.
 
   Example:
     >>> objective = neuclip(dim=2, num_prototypes=4, num_updates=0)
@@ -136,7 +143,7 @@ def neuclip(
     log_mean = each(lambda x: x - log_negatives, pairwise.log_sum_exp(logits))
     counts = denominator.has_negative(log_mean)
     target = each(lambda x: jnp.logaddexp(log_epsilon, x), log_mean)
-    anchors = jax.lax.stop_gradient(pairwise.embeddings(pairs))
+    anchors = jax.lax.stop_gradient(width.embeddings(pairs, dim))
 
     def follow(x, contrasts, vector, square, target, tau):
       """Moves the prototypes that stand for contrasts; returns alpha, too."""

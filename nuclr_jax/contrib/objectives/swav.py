@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nuclr_jax import checks, pairwise
+from nuclr_jax import checks
+from nuclr_jax.contrib.objectives import width
 from nuclr_jax.contrib.objectives.classes import random_rows
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles, unit_norm
@@ -44,7 +45,8 @@ def swav(
     An `Objective` with `params["prototypes"]` [num_prototypes, dim].
 
   Raises:
-    ValueError: For numbers out of range.
+    ValueError: For numbers out of range; also from `apply`, if embeddings have
+      another width.
 
   Example:
     >>> objective = swav(dim=2, num_prototypes=4)
@@ -62,7 +64,7 @@ def swav(
     prototypes = unit_norm(params["prototypes"])
     score = each(
       lambda x: tiles.matmul(unit_norm(x), prototypes.T),
-      pairwise.embeddings(pairs),
+      width.embeddings(pairs, dim),
     )
     fixed = partial(assign, epsilon=epsilon, num_iterations=num_iterations)
     target = each(lambda x: fixed(jax.lax.stop_gradient(x)), score)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import optax
 
-from nuclr_jax import checks, pairwise, sharding
+from nuclr_jax import checks, sharding
+from nuclr_jax.contrib.objectives import width
 from nuclr_jax.objectives import temperature_rules
 from nuclr_jax.pairwise import tiles, unit_norm
 from nuclr_jax.types import (
@@ -123,7 +124,7 @@ def tempnet(
       f"{bounds!r}"
     )
   if batch_size is not None:
-    _check_batch((batch_size, dim), dim, num_prototypes)
+    _check_batch(batch_size, num_prototypes)
   adam = optax.scale_by_adam()
 
   def keys(count):
@@ -137,8 +138,8 @@ def tempnet(
 
   def started(learned, pairs):
     """Returns the networks; before the first step, with prototypes."""
-    x = _embeddings(pairs)
-    _check_batch(x.image.shape, dim, num_prototypes)
+    x = _embeddings(pairs, dim)
+    _check_batch(len(x.image), num_prototypes)
 
     def side(network, contrasts):
       prototypes = jnp.where(
@@ -152,7 +153,7 @@ def tempnet(
 
   def predict(network, learned, pairs):
     """Returns the temperatures of a step, with dropout."""
-    x = _embeddings(pairs)
+    x = _embeddings(pairs, dim)
 
     def side(network, x, key):
       kept = _kept(key, pairs.pair_id, dim, 1 - dropout) if dropout else 1.0
@@ -244,22 +245,18 @@ def _first_network(key, dim: int, num_prototypes: int) -> Network:
   )
 
 
-def _embeddings(pairs: Pairs) -> Sides:
+def _embeddings(pairs: Pairs, dim: int) -> Sides:
   """Gives every device the embeddings of all rows: the network is cheap."""
-  x = jax.lax.stop_gradient(pairwise.embeddings(pairs))
+  x = width.embeddings(pairs, dim, name="temperature.dim")
+  x = jax.lax.stop_gradient(x)
   return each(sharding.gather, x)
 
 
-def _check_batch(shape, dim: int, num_prototypes: int) -> None:
-  """Raises ValueError unless a batch has the width, and enough rows."""
-  if shape[1] != dim:
+def _check_batch(batch: int, num_prototypes: int) -> None:
+  """Raises ValueError unless a batch has enough rows."""
+  if batch < num_prototypes:
     raise ValueError(
-      f"temperature.dim is {dim}, but the embeddings have width {shape[1]}; "
-      "give the width of the embeddings"
-    )
-  if shape[0] < num_prototypes:
-    raise ValueError(
-      f"temperature.num_prototypes must be at most the batch size {shape[0]}, "
+      f"temperature.num_prototypes must be at most the batch size {batch}, "
       f"since the first batch becomes prototypes, got {num_prototypes}"
     )
 
