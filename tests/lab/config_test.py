@@ -379,7 +379,8 @@ def test_values_that_do_not_fit(changes, key, message):
     (
       ["reference=r", "objective.name=siglip"],
       "reference",
-      "clip, isogclr, nuclr, nuclr_variant, sogclr and those of your own, .* "
+      "clip, contrib:fastclip_released, isogclr, nuclr, nuclr_variant, sogclr "
+      "and those of your own, .* "
       "and not with siglip; change that, or leave the reference out",
     ),
     (
@@ -390,7 +391,8 @@ def test_values_that_do_not_fit(changes, key, message):
     (
       ["reference=r", "terms.cyclic_consistency.weight=1"],
       "reference",
-      "terms of your own, and not with cyclic_consistency",
+      "contrib:token_prediction and terms of your own, and not with "
+      "cyclic_consistency, which compares more than images with texts",
     ),
     (
       ["reference=r", "refresh.every_epochs=1"],
@@ -470,6 +472,18 @@ def test_names_and_keys_that_no_factory_takes(changes, key, message, glyphs):
   with pytest.raises(ConfigError, match=message) as error:
     change(glyphs, *changes)
   assert key is None or error.value.key == key
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    ["terms.contrib:token_prediction.weight=1"],
+    ["objective.name=contrib:fastclip_released", "objective.temperature=0.1"],
+  ],
+)
+def test_a_reference_goes_with_what_is_relative(changes, glyphs):
+  """The first reads no embeddings; the second sees what `sogclr` does."""
+  assert change(glyphs, "reference=r", *changes)["reference"] == "r"
 
 
 def test_the_command_line_is_read_as_it_is_written():

@@ -103,7 +103,16 @@ REFRESH = Table(
 
 # Objectives that see similarities as sim_ij - sim_ii only, so that those of a
 # reference can be subtracted; see `objectives.relative_to`.
-RELATIVE = ("clip", "isogclr", "nuclr", "nuclr_variant", "sogclr")
+RELATIVE = (
+  "clip",
+  "contrib:fastclip_released",
+  "isogclr",
+  "nuclr",
+  "nuclr_variant",
+  "sogclr",
+)
+# Terms that see no embeddings.
+APART = ("contrib:token_prediction",)
 
 # What a warm start may take without similarities of its own.
 FREE = (None, COUNTS, PASS_U)
@@ -211,10 +220,12 @@ def _check_relative(values: Mapping[str, Any]) -> None:
       f"the objectives {', '.join(RELATIVE)} and those of your own, which see "
       f"similarities relative to the positive's, and not with {name}"
     )
-  elif terms := [x for x in values["terms"] or () if is_ours(x)]:
+  elif terms := [
+    x for x in values["terms"] or () if is_ours(x) and x not in APART
+  ]:
     why = (
-      f"terms of your own, and not with {terms[0]}, which does not compare "
-      "images with texts alone"
+      f"{', '.join(APART)} and terms of your own, and not with {terms[0]}, "
+      "which compares more than images with texts, or has a scale of its own"
     )
   elif (values["refresh"] or {}).get("every_epochs"):
     why = (
