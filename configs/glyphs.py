@@ -37,8 +37,9 @@ REFERENCE = "reference"  # a folder that nuclr embed wrote
 # ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there), the
 # rule of nuclr, which experiments/popularity compares, and amorlip, drrho,
 # neuclip, scent and tempnet, which have published constants (but for tempnet's
-# bounds, within which it starts near the τ of the others, and rho). Rates are
-# in units of the first temperature, tempnet's excepted.
+# bounds, within which it starts near the τ of the others, and rho; and scent is
+# without its epsilon of 1e-6). Rates are in units of the first temperature,
+# tempnet's excepted.
 ALGORITHMS = dict(
   amorlip=dict(
     name="contrib:amorlip",
@@ -54,7 +55,8 @@ ALGORITHMS = dict(
     name="sogclr",
     temperature=0.08,
     gamma=1.0,
-    positive_weight=4.35,  # epsilon = 1e-4, see `objectives.relative_to`
+    # epsilon = 1e-4 for 43,172 pairs, see `objectives.relative_to`
+    positive_weight=4.35,
     anchor_average="pair",
   ),
   fastclip_v1=dict(

@@ -27,6 +27,8 @@ from ml_collections import ConfigDict, config_dict
 from nuclr_jax.lab.config import choose, load_config
 
 ENCODER = "minilm"  # the folder of the sentence encoder
+# Of 236,283 pairs, see drrho in `configs/glyphs.py`.
+DRRHO_POSITIVE = 1e-4 * 236_282 * 128 / 127
 TEXT_TOWERS = dict(
   minilm=dict(rate_factors={"model/text": 0.05}),
   lit=dict(freeze=("model/text",)),
@@ -59,6 +61,8 @@ def get_config(arg: str = "") -> ConfigDict:
   # Names have few words: a layer of attention over them made training slower
   # and retrieval worse, see experiments/icons.
   config.model.text_layers = 0
+  if config.reference:
+    config.objective.positive_weight = DRRHO_POSITIVE
   config.num_epochs = 3.0
   config.eval_every = 0
   config.eval_every_epochs = 1.0

@@ -32,8 +32,7 @@ VIT_B16 = dict(image="clip_vit_b16", dim=512)
 RN50 = dict(image="clip_resnet50", dim=1024)
 # Recipes of FastCLIP (cc3m), AmorLIP (cc12m), DRRho-CLIP (dfn192m) and
 # DataComp; `pairs` is about how many there are. rho and the last gamma are
-# FastCLIP-v3's (for DataComp, min(1, 4.177 num_epochs^-0.7265), its authors'
-# rule).
+# FastCLIP-v3's (for DataComp, `gamma_of`).
 SCALES = dict(
   cc3m=dict(
     model=RN50,
@@ -99,6 +98,11 @@ def learned(scale):
   return dict(name="learned", temperature=0.07, rho=scale["rho"])
 
 
+def gamma_of(scale):
+  """The last gamma that DRRho-CLIP's authors give for a number of epochs."""
+  return min(1.0, 4.177 * scale["num_epochs"] ** -0.7265)
+
+
 def falling(scale):
   """The gamma of FastCLIP."""
   half = dict(decay="cosine", decay_fraction=0.5)
@@ -117,7 +121,7 @@ ALGORITHMS = dict(
   drrho=lambda scale: dict(
     name="sogclr",
     temperature=TEMPERATURE,
-    gamma=1.0,
+    gamma=falling(scale | dict(gamma=gamma_of(scale))),
     positive_weight=1e-4 * scale["pairs"],  # epsilon = 1e-4
   ),
   fastclip_v3=lambda scale: dict(

@@ -66,6 +66,45 @@ def test_amorlip_without_its_positive():
   assert total == pytest.approx(10.7, abs=0.05)
 
 
+@pytest.mark.parametrize(
+  "case, official, correct",
+  [("clip", 9.372, 10.490), ("adaptive", -11.834, -6.341)],
+)
+def test_amorlips_derivative_by_the_temperature(case, official, correct):
+  """Without `--adaptive_tau` it lacks log lambda; with it, Z / lambda - 1."""
+  given = lambda name: GIVEN[f"amorlip/{case}/{name}"]
+  weight = np.where(AWAY, 1.0, given("pos_coef"))
+  sides = ((SIMILARITY, "I"), (SIMILARITY.T, "T"))
+
+  def terms(tau):  # Z / lambda and log lambda of both sides' anchors
+    for s, anchor in sides:
+      log_lambda = given(f"log_lambda_{anchor}")
+      yield (weight * np.exp(s / tau)).sum(1) / np.exp(log_lambda), log_lambda
+
+  def loss(tau):
+    means = [(z + log_lambda - 1).mean() for z, log_lambda in terms(tau)]
+    own = np.diag(SIMILARITY).mean()
+    return tau * (sum(means) + given("rho")) - 2 * own
+
+  difference = (loss(TAU + 1e-6) - loss(TAU - 1e-6)) / 2e-6
+  assert difference == pytest.approx(correct, abs=1e-3)
+  found = -given("grad_logit_scale") / TAU**2
+  assert found == pytest.approx(official, abs=1e-3)
+  own = np.diag(SIMILARITY) / TAU
+  lacking = {
+    "clip": lambda z, log_lambda: log_lambda - own,
+    "adaptive": lambda z, log_lambda: z - 1,
+  }[case]
+  missed = sum(lacking(*x).mean() for x in terms(TAU))
+  assert difference - found == pytest.approx(missed, rel=1e-6)
+
+
+def test_a_row_at_one_is_taken_for_a_new_one():
+  """log v = 0; the next average is the batch's alone (gamma 0.2)."""
+  average = math.log(0.8 * math.exp(0.0) + 0.2 * math.exp(-5.0))
+  assert average == pytest.approx(-0.22, abs=5e-3)
+
+
 def test_exponentials_of_similarities_overflow():
   """AmorLIP's Z at 1 / tau = 100, and the raw logits of SCENT's `xc`."""
   largest = math.log(np.finfo(np.float32).max)

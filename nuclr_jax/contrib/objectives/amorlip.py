@@ -59,9 +59,10 @@ def amorlip(
     loss     = mean_i temperature (Z_i / lambda_i + log lambda_i - 1) - sim_ii
 
   where lambda' is the network of the last epoch's end, and lambda is constant
-  in the gradient. In each step, `num_updates` steps of Adam move an online
-  network, towards log lambda_i; every second step moves its average. At the end
-  of an epoch, the average becomes lambda', and both start anew.
+  in the gradient; that of a learned temperature leaves out Z_i / lambda_i - 1,
+  as the published code does. In each step, `num_updates` steps of Adam move an
+  online network, towards log lambda_i; every second step moves its average. At
+  the end of an epoch, the average becomes lambda', and both start anew.
 
   So this is `sogclr` with gamma = 1 - beta whose stored denominators are those
   of a network: it needs no rows for samples, so that data may be a stream. The
