@@ -150,8 +150,18 @@ ARMS = {
     "nuclr",
     lambda x: _at(x, gamma=dict(name="adaptive", log_alpha=4.0)),
   ),
+  "nuclr_scent_ten": Arm(
+    "NUCLR, SCENT's u, log α = 10",
+    "nuclr",
+    lambda x: _at(x, gamma=dict(name="adaptive", log_alpha=10.0)),
+  ),
   "clip_tokens": Arm("CLIP, tokens (SuperCLIP)", "clip,tokens", _at),
   "sogclr_tokens": Arm("SogCLR, tokens", "sogclr,tokens", _at),
+  "sogclr_batch_tokens": Arm(
+    "SogCLR, γ = 1, tokens",
+    "sogclr,tokens",
+    lambda x: _at(x, gamma=1.0),
+  ),
   "tempnet": Arm(
     "TempNet", "tempnet", lambda x: {"temperature": {"rho": x}}, tuned=RHO
   ),

@@ -41,6 +41,7 @@ REFUSED = {
   "nuclr_exact": "nuclr_exact solves popularities",
   "clip_tokens": "clip_tokens has a term that sees tokens",
   "sogclr_tokens": "sogclr_tokens has a term that sees tokens",
+  "sogclr_batch_tokens": "sogclr_batch_tokens has a term that sees tokens",
   "drrho": "drrho is relative to a reference",
 }
 

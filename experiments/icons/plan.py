@@ -30,12 +30,13 @@ BATCH_ARMS = ("clip", "sogclr", "sogclr_batch", "nuclr_queue")
 # large one in pieces, of which batch normalization sees one at a time.
 AVERAGED_ARMS = ("clip", "sogclr", "sogclr_batch")
 # The rest of the first table at some other sizes, at the learning rate that is
-# the best for `BATCH_ARMS` there, and unmarked.
+# the best for `BATCH_ARMS` there, and unmarked. The last rows are the newer
+# denominators, and the token term.
 TABLE = ("nuclr_batch", "nuclr_zero", "nuclr_counts", "nuclr_exact")
 TABLE += ("nuclr_released", "siglip", "cyclip", "debiased", "isogclr")
 TABLE += ("fastclip_v3",)
-# The newer denominators, and the token term: at some sizes, and unmarked.
-RIVALS = ("scent", "clip_tokens", "tempnet", "neuclip", "amorlip", "drrho")
+TABLE += ("scent", "clip_tokens", "tempnet", "neuclip", "amorlip", "drrho")
+TABLE += ("nuclr_scent_ten", "sogclr_batch_tokens")
 # Of the learning rate that grows with the root of the batch size. While the
 # best is at an end, the next factor of two is tried, up to the widest.
 FACTORS, WIDEST = (0.5, 1.0, 2.0), 8.0
@@ -66,8 +67,7 @@ class Scale(NamedTuple):
   other_batches: tuple[int, ...] = (64, 512, 16, 256, 1024)
   averaged: tuple[int, int] = (64, 8)  # the size of batches, and how many
   table: tuple[str, ...] = TABLE
-  rivals: tuple[str, ...] = RIVALS
-  table_batches: tuple[int, ...] = (64, 512)  # of `table` and `rivals`
+  table_batches: tuple[int, ...] = (64, 512)  # of `table`
   factors: tuple[float, ...] = FACTORS
   widest: float = WIDEST
   parts: tuple[str, ...] = (LOOKS, PLANTED, FROZEN)
@@ -82,8 +82,7 @@ SMOKE = Scale(
   batch_size=16,
   other_batches=(8,),
   averaged=(8, 2),
-  table=(),
-  rivals=("nuclr_exact",),
+  table=("nuclr_exact",),
   table_batches=(8,),
   factors=(1.0,),
   widest=1.0,
@@ -239,9 +238,9 @@ def comparison(
     rows: The rows so far.
     part: `MAIN` has all arms, `PLANTED` and `FROZEN` those whose learning rate
       was tuned, the other parts those of `Scale.first`, and `UNMARKED` a few
-      seeds of `Scale.table` and `Scale.rivals`, too.
+      seeds of `Scale.table`, too.
   """
-  rest = tuple(x for x in scale.table if x not in scale.first) + scale.rivals
+  rest = tuple(x for x in scale.table if x not in scale.first)
   more = {MAIN: scale.others, UNMARKED: rest}
   names = scale.first + more.get(part, ())
   if part in (PLANTED, FROZEN):
@@ -310,17 +309,18 @@ def batch_arms(
   if averaged > 1:
     return AVERAGED_ARMS
   has_all = batch_size in (scale.batch_size, *scale.table_batches)
-  return BATCH_ARMS + (scale.table + scale.rivals if has_all else ())
+  return BATCH_ARMS + (scale.table if has_all else ())
 
 
 def shared_factor(scale: Scale, batch_size: int, rows: Rows) -> float | None:
   """Returns the factor of the learning rate that is best for `BATCH_ARMS`."""
   found: dict[float, list[Run]] = {}
-  for name in BATCH_ARMS:
+  names = [x for x in BATCH_ARMS if x in scale.first + scale.others]
+  for name in names:
     for factor, runs in batch_trials(scale, name, batch_size, rows).items():
       found.setdefault(factor, []).extend(runs)
-  count = len(BATCH_ARMS)
-  return _best({x: y for x, y in found.items() if len(y) == count}, rows)
+  whole = {x: y for x, y in found.items() if len(y) == len(names)}
+  return _best(whole, rows)
 
 
 def at_batch(
@@ -398,7 +398,6 @@ def plan(options: Options, rows: Rows) -> list[Run]:
     groups += _tuning(scale, (name,), rows)
     groups += [main[name]] if name in main else []
   unmarked = comparison(scale, rows, UNMARKED)
-  rivals = [unmarked.pop(x, []) for x in scale.rivals]
   groups += [unmarked.pop(x, []) for x in scale.first]
   table = []
   sizes = [(size, 1) for size in scale.other_batches]
@@ -408,9 +407,8 @@ def plan(options: Options, rows: Rows) -> list[Run]:
       if name in scale.table:
         table.append(found.get(name, []))
         continue
-      ours = rivals if name in scale.rivals else groups
-      ours += batch_trials(scale, name, size, rows, averaged).values()
-      ours += [found.get(name, [])]
+      groups += batch_trials(scale, name, size, rows, averaged).values()
+      groups += [found.get(name, [])]
   groups += in_pieces(scale, rows).values()
-  groups += [*table, *unmarked.values(), *rivals]
+  groups += [*table, *unmarked.values()]
   return list(dict.fromkeys(run for group in groups for run in group))

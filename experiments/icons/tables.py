@@ -345,22 +345,14 @@ def batch_sizes(scale: Scale) -> list[int]:
   return sorted({scale.batch_size, *scale.other_batches})
 
 
-def shown(scale: Scale, size: int, rows: Rows) -> list[str]:
-  """Returns the arms that tables have of a batch size: rivals if tuned."""
-  return [
-    x
-    for x in plan.batch_arms(scale, size)
-    if x not in scale.table
-    if x not in scale.rivals or plan.tuned(scale, x, rows) is not None
-  ]
-
-
 def size_table(scale: Scale, rows: Rows) -> str:
   """Shows differences to CLIP of `Scale.table`, by batch size."""
   sizes = sorted((*scale.table_batches, scale.batch_size))
   groups = {size: plan.at_batch(scale, size, rows) for size in sizes}
   lines = []
   for name in scale.table:
+    if plan.tuned(scale, name, rows) is None:
+      continue
     found = {x: against(groups[x], name, rows)[1:] for x in sizes}
     line = [found[size][i] for i in range(2) for size in sizes]
     runs = [groups[size].get(name, ()) for size in sizes]
@@ -374,9 +366,9 @@ def batch_table(scale: Scale, rows: Rows) -> str:
   """Shows arms at several batch sizes, with the learning rate of each."""
   lines = []
   for size in batch_sizes(scale):
-    groups, names = plan.at_batch(scale, size, rows), shown(scale, size, rows)
-    of_size = _lines(groups, rows, names, str(size))
-    for line, name in zip(of_size, names, strict=True):
+    groups = plan.at_batch(scale, size, rows)
+    of_size = _lines(groups, rows, plan.BATCH_ARMS, str(size))
+    for line, name in zip(of_size, plan.BATCH_ARMS, strict=True):
       runs = groups.get(name, ())
       lines.append([*line[:2], _rate(runs), *line[2:]])
   return markdown.table(["batch", "arm", "rate", *HEADER[1:]], lines)
@@ -391,7 +383,7 @@ def batch_rate_table(scale: Scale, rows: Rows) -> str:
   trials = {
     (size, name): plan.batch_trials(scale, name, size, rows)
     for size in sorted(scale.other_batches)
-    for name in shown(scale, size, rows)
+    for name in plan.BATCH_ARMS
   }
   factors = sorted({*scale.factors}.union(*trials.values()))
   lines = [
@@ -461,7 +453,7 @@ def _lines(
 
 
 def part_table(scale: Scale, rows: Rows, part: str) -> str:
-  """Shows arms in a part of the study: the first ones, and rivals if tuned."""
+  """Shows arms in a part of the study: the first ones, and others if tuned."""
   groups = plan.comparison(scale, rows, part)
   names = [*scale.first, *(x for x in groups if x not in scale.first)]
   return markdown.table(HEADER, _lines(groups, rows, names))
