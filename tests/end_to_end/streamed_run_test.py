@@ -1,5 +1,6 @@
 """A run on a stream of tars: it goes on where it was, with the same tars."""
 
+import json
 import shutil
 
 import chex
@@ -55,3 +56,17 @@ def test_other_tars_are_other_data(straight, tars, tmp_path):
   (workdir / "config.json").write_text(text.replace(str(tars), str(some)))
   with pytest.raises(ValueError, match="was made with data 'tars/5/60"):
     fit(config(some), workdir)
+
+
+def test_networks_and_counts_of_tokens_need_no_ids(tars, tmp_path):
+  """AmorLIP, whose lambda' is replaced after each epoch, with the term."""
+  changes = {
+    "objective": {"name": "contrib:amorlip", "temperature": 0.1},
+    "terms": {"contrib:token_prediction": {"weight": 0.2}},
+  }
+  fit(config(tars) | changes, tmp_path / "run")
+  state = load(tmp_path / "run", pairs=False)[2].objective.shared
+  steps = json.loads((tmp_path / "run" / "metrics.json").read_text())["step"]
+  named = {type(x).__name__: x for x in state.values()}
+  assert int(named["Networks"].count) == steps
+  assert int(named["Seen"].captions) > steps

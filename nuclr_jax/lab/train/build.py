@@ -395,7 +395,8 @@ def _check_streamable(objective: Objective, name: str) -> None:
       f"the objective {name} keeps values for every pair, which need ids, but "
       "config.data.train is a stream of tars; index the tars with nuclr ingest "
       "--in_place (they stay where they are) and name that data set, or choose "
-      "an objective that keeps none, such as clip, siglip or contrib:neuclip"
+      "an objective that keeps none, such as clip, siglip, contrib:amorlip or "
+      "contrib:neuclip"
     )
 
 
