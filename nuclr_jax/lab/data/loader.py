@@ -118,7 +118,7 @@ def batches(
 
   def load(step):
     ids = [x.first + x.ids[step] for x in streams]
-    places = _evenly([len(x) for x in ids])[mine]
+    places = evenly([len(x) for x in ids])[mine]
     pair_ids = np.concatenate(ids)[places]
     epochs = np.repeat([step // x.steps for x in streams], list(map(len, ids)))
     random = None
@@ -213,8 +213,19 @@ def _begin_worker(index: int, count: int) -> None:
   threading.Thread(target=watch, daemon=True).start()
 
 
-def _evenly(counts: Sequence[int]) -> Int[np.ndarray, "batch"]:
-  """Orders blocks of a batch such that any part of it has its share of each."""
+def evenly(counts: Sequence[int]) -> Int[np.ndarray, "batch"]:
+  """Orders blocks of a batch such that any part of it has its share of each.
+
+  Args:
+    counts: The sizes of the blocks.
+
+  Returns:
+    For each place of the batch, what is there, counted through all blocks.
+
+  Example:
+    >>> evenly([4, 2]).tolist()
+    [0, 4, 1, 2, 5, 3]
+  """
   at = [(np.arange(count) + 0.5) / count for count in counts]
   return np.argsort(np.concatenate(at), kind="stable")
 

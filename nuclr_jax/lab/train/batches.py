@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Int
 import numpy as np
 
 from nuclr_jax import sharding
@@ -54,17 +55,20 @@ def fixed_batches(
   """Makes a function that reads the same training batches each time.
 
   They have random pairs, chosen by the run's seed and augmented as in the first
-  epoch; of a stream, they are the first ones.
+  epoch; of a stream, they are the first ones. Where the source has shares, each
+  batch has as many pairs of a share as a training batch. No pair is twice in a
+  batch, and none is in two batches, unless all whole batches of its share are
+  used up: the share then begins anew, augmented as in its next epoch.
 
   Args:
     parts: The parts of a run.
-    count: The number of batches; they have no pair in common.
+    count: The number of batches; of a source without shares, at most those of
+      an epoch.
 
   Returns:
     The function; it yields the rows of this process.
   """
   source, seed = _source(parts), parts.settings.seed
-  batch_size = parts.settings.batch_size
   if source.open_stream is not None:
 
     def read_stream():
@@ -72,15 +76,43 @@ def fixed_batches(
         yield from itertools.islice(stream, count)
 
     return read_stream
-  batches = np.random.default_rng(seed).choice(
-    source.sizes.num_pairs, (count, batch_size), replace=False
+  batches = map(
+    distributed.rows_of_process,
+    _fixed_ids(source, count, parts.settings.batch_size, seed),
   )
+  ids, epochs = map(list, batches)
 
   def read():
-    for ids in distributed.rows_of_process(batches):
-      yield source.fetch(ids, random_numbers(seed, 0, ids))
+    for pair_ids, epoch in zip(ids, epochs, strict=True):
+      yield source.fetch(pair_ids, random_numbers(seed, epoch, pair_ids))
 
   return read
+
+
+def _fixed_ids(
+  source: Source, count: int, batch_size: int, seed: int
+) -> tuple[Int[np.ndarray, "count batch"], Int[np.ndarray, "count batch"]]:
+  """Draws the pairs of fixed batches, and the epoch that each looks as in."""
+  rng = np.random.default_rng(seed)
+  if not source.shares:
+    ids = rng.choice(source.sizes.num_pairs, (count, batch_size), replace=False)
+    return ids, np.zeros_like(ids)
+  from nuclr_jax.lab.data import loader  # as in `_open`
+
+  taken = loader.shares_of_batch(source.shares, batch_size)
+  ids, epochs, first = [], [], 0
+  for share, columns in zip(source.shares, taken, strict=True):
+    whole = share.num_pairs // columns  # batches in an epoch of the share
+    blocks = [
+      rng.choice(share.num_pairs, (min(whole, left), columns), replace=False)
+      for left in range(count, 0, -whole)
+    ]
+    ids.append(first + np.concatenate(blocks))
+    epoch = np.arange(count)[:, None] // whole
+    epochs.append(np.broadcast_to(epoch, ids[-1].shape))
+    first += share.num_pairs
+  places = loader.evenly(taken)
+  return tuple(np.concatenate(x, axis=1)[:, places] for x in (ids, epochs))
 
 
 def _source(parts: Experiment) -> Source:
