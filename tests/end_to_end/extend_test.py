@@ -119,7 +119,7 @@ def test_a_cosine_that_had_ended_rises_again(build, tmp_path, caplog):
 def test_schedules_are_found_at_any_depth(tiny):
   config = tiny(num_epochs=1, **{"objective.zeta.rate.decay": "cosine"})
   span = {"num_steps": 4, "steps_per_epoch": 2}
-  plans = extend.planned(resolve(config), span, 8)
+  plans = extend.planned(resolve(config), span, {**span, "num_steps": 8})
   assert plans.keys() == {"optimizer.learning_rate", "objective.zeta.rate"}
   before, after = plans["objective.zeta.rate"]
   assert [round(float(before(x)), 3) for x in (0, 4)] == [0.3, 0]

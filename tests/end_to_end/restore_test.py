@@ -1,6 +1,10 @@
 """Checkpoints of a data set that has gained and lost samples since."""
 
+import json
 import logging
+import os
+import shutil
+import signal
 
 import jax
 import numpy as np
@@ -11,7 +15,8 @@ from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.data import pair_index, source
 from nuclr_jax.lab.data.records import read_records
 from nuclr_jax.lab.train import build as experiment
-from nuclr_jax.lab.train import checkpoint, loop, resume
+from nuclr_jax.lab.train import checkpoint, extend, loop, records, resume
+from nuclr_jax.lab.train.hooks import Hook
 from nuclr_jax.sample_state.queue import Memory
 
 pytestmark = pytest.mark.usefixtures("no_diagnostics")
@@ -104,11 +109,91 @@ def test_rows_follow_their_samples(num_devices, build, run, caplog):
   assert " texts, " in caplog.text
 
 
-def test_training_goes_on(build, run):
+@pytest.fixture
+def copied(run, tmp_path):
+  """A copy of the run, to change."""
+  return shutil.copytree(run[1], tmp_path / "copy")
+
+
+def files_of(workdir):
+  names = records.CONFIG, records.HISTORY, records.TIMES, "extended.jsonl"
+  paths = [workdir / x for x in names]
+  return [x.read_bytes() if x.exists() else None for x in paths]
+
+
+@pytest.mark.parametrize("num_epochs, enough", [(1, 2), (1.5, 2)])
+def test_an_end_before_the_checkpoint_is_refused(
+  num_epochs, enough, build, run, copied
+):
+  """Nothing would be trained, and later lines of the history would go."""
+  config = run[0] | {"num_epochs": num_epochs}
+  (copied / records.METRICS).unlink()
+  before = files_of(copied)
+  parts = build(config, np.arange(700), "few")
+  assert parts.num_steps == (10 if num_epochs == 1 else 15)
+  with pytest.raises(ValueError, match="is not finished and has a") as failed:
+    loop.fit(config, copied, parts=parts)
+  for text in (
+    f"of step 18, but now it would end at step {parts.num_steps}",
+    "it had 1200 training pairs and 18 steps, and there are 700 pairs. Use",
+    f"raise --config.num_epochs from {num_epochs}, say to {enough}; nuclr ",
+  ):
+    assert text in str(failed.value)
+  assert files_of(copied) == before
+  assert checkpoint.steps(copied)[-1] == 18
+
+
+def test_a_finished_run_stays_as_it_is_when_the_data_shrink(
+  build, run, copied, caplog
+):
+  config, before = run[0], files_of(copied)
+  with caplog.at_level(logging.INFO, "nuclr_jax"):
+    result = loop.fit(
+      config, copied, parts=build(config, np.arange(700), "few")
+    )
+  assert result.finished and result.metrics["step"] == 18
+  assert files_of(copied) == before
+  assert "is not trained again" in caplog.text
+  assert "planned anew" not in caplog.text
+
+
+def test_more_epochs_of_fewer_pairs(build, run, copied, caplog):
+  config = run[0] | {"num_epochs": 2}
+  parts = build(config, np.arange(700), "few")
+  manager, step = checkpoint.open_to_read(copied)
+  with caplog.at_level(logging.WARNING, "nuclr_jax"):
+    for _ in range(2):  # a run that is killed goes on from it again
+      extend.begin(copied, parts, manager, step)
+  manager.close()
+  assert (
+    "from 18 to 20 steps (num_epochs 1 to 2; 1200 to 700 training pairs); it "
+    "goes on at step 18 with its optimizer, and with u and zeta of the pairs"
+  ) in caplog.text
+  (line,) = map(json.loads, (copied / "extended.jsonl").open())
+  assert line == {"step": 18, "num_epochs": 1, "num_pairs": 1200}
+  assert not (copied / records.METRICS).exists()
+
+
+def test_training_goes_on(build, run, caplog):
   config, workdir, _ = run
   parts = build(config, NEW, "new")
   assert parts.num_steps == 1400 // 64 > 1200 // 64
+
+  def stop(state, embed):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return state
+
+  with caplog.at_level(logging.WARNING, "nuclr_jax"):
+    stopped = loop.fit(
+      config, workdir, parts=parts._replace(hooks=(Hook(1, stop),))
+    )
+  assert not stopped.finished
+  assert not (workdir / records.METRICS).exists()  # it was of the old end
+  assert "from 18 to 21 steps (1200 to 1400 training pairs)" in caplog.text
+  assert "optimizer.learning_rate is planned anew: at step 18" in caplog.text
+  caplog.clear()
   result = loop.fit(config, workdir, parts=parts)
+  assert "planned anew" not in caplog.text
   assert result.finished and int(result.train_state.step) == parts.num_steps
   # The next checkpoint is one of the new data.
   again = load(workdir, parts)

@@ -91,9 +91,9 @@ nuclr train --model=exported --config=finetune_clip:nuclr --data=mine \\
   --workdir=runs/tuned --config.num_epochs=5
   If the run is interrupted, run the same command again to continue from its
   newest checkpoint. A finished run is not trained again, unless
-  --config.num_epochs is larger than it was: the run then goes on, and the
-  command says what becomes of its schedules. The final metrics are in
-  metrics.json in the workdir.
+  --config.num_epochs is larger than it was, or its data have grown: the run
+  then goes on, and the command says what becomes of its schedules. The final
+  metrics are in metrics.json in the workdir.
   --data=mine trains on the training split of what nuclr ingest made, and scores
   its validation and test splits; with neither --config nor --model, small
   towers begin with random weights, and the number of pairs decides batches and

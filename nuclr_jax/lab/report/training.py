@@ -97,9 +97,7 @@ def _write(workdir: pathlib.Path, data_dir, parts, mixtures) -> pathlib.Path:
 def _metrics(workdir, final) -> str:
   """Returns all final metrics, folded, and when the run was extended."""
   extended = "".join(
-    f"<p>The run was extended at step {html.escape(str(x.get('step')))}; it "
-    "was to have "
-    f"{html.escape(str(x.get(extend.EPOCHS)))} epochs before.</p>"
+    f"<p>{html.escape(extend.in_words(x))}</p>"
     for x in files.read_json_lines(workdir / extend.EXTENDED)
   )
   if final is None:

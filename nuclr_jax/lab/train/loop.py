@@ -84,7 +84,7 @@ def fit(
   A run continues from the newest complete checkpoint in `workdir`, if there is
   one. On SIGTERM or SIGINT it saves a checkpoint and returns. A finished run
   leaves `metrics.json` and is not trained again, unless the config has more
-  epochs than before, see `extend`.
+  epochs than before, or the data have more pairs, see `extend`.
 
   Args:
     config: A mapping such as `configs/glyphs.py` makes.
@@ -99,7 +99,8 @@ def fit(
 
   Raises:
     ValueError: If the config, the workdir, the devices or a checkpoint do not
-      fit together, or another process trains in the workdir.
+      fit together, the run would end before the step of its checkpoint, or
+      another process trains in the workdir.
     FloatingPointError: If the loss or the gradient norm is not finite, or a
       metric is NaN; the message names the step, the metric and the last good
       checkpoint.
@@ -117,13 +118,13 @@ def fit(
 def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
   """Trains and evaluates in a local folder."""
   metrics_file, last = workdir / records.METRICS, parts.num_steps
-  before = extend.epochs_before(workdir, parts.settings)
   with _open_run(workdir, parts, mesh) as run:
     step = checkpoint.latest(run.manager)
     train_state = resume.start(parts, mesh, run.manager, step)
     if step is None:
       train_state = recovery.of_run(parts, mesh, train_state)
-    extend.begin(workdir, parts, step, before)
+    else:
+      extend.begin(workdir, parts, run.manager, step)
     stopped = False
     if int(train_state.step) < last:
       train_state, stopped = _train(run, train_state)
@@ -282,16 +283,18 @@ def _open_run(
   """Opens a workdir for training with these parts, and enters the mesh.
 
   Raises:
-    ValueError: If processes disagree, or all checkpoints are damaged.
+    ValueError: If processes disagree, all checkpoints are damaged, or the run
+      would end before the step of its checkpoint.
   """
   settings, meta = parts.settings, resume.meta(parts)
   distributed.check_same("data set or version", meta)
-  records.write_config(workdir, settings.recorded, own=parts.own())
   manager = checkpoint.open_to_write(
     workdir, max_to_keep=settings.max_checkpoints
   )
   best = checkpoint.open_best(workdir, score=settings.keep_best, meta=meta)
   with jax.set_mesh(mesh), contextlib.closing(manager), best as keep_if_best:
+    extend.check_end(workdir, parts, manager)
+    records.write_config(workdir, settings.recorded, own=parts.own())
     resume.write_keys(workdir, parts)
     diagnose = diagnostics.of_run(parts, mesh)  # once, since it compiles
     yield OpenRun(workdir, parts, mesh, manager, meta, keep_if_best, diagnose)
