@@ -1,7 +1,8 @@
 """Runs side by side: their scores over seeds, and how their configs differ.
 
-Runs whose configs differ in the seed alone are one setting. A setting is
-compared with the first one by the differences of runs with the same seed.
+Runs whose configs differ in the seed alone are one setting, apart from keys
+that change neither what is learned nor what is scored. A setting is compared
+with the first one by the differences of runs with the same seed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,12 +18,14 @@ import numpy as np
 from scipy import stats
 
 from nuclr_jax.lab import distributed, files, progress
-from nuclr_jax.lab.train import records
+from nuclr_jax.lab.train import extend, records
 from nuclr_jax.types import Metrics
 
 log = logging.getLogger(__name__)
 
 SEED, OBJECTIVE = "seed", "objective/name"
+# Keys that may differ within a setting.
+FREE = {SEED, *records.MAY_DIFFER} - {*records.SCORED}
 DATA = "data/"
 ABSENT = "–"  # what a config lacks, and what was not measured
 CONFIDENCE = 0.95
@@ -36,6 +39,7 @@ class Run(NamedTuple):
   final: Metrics | None  # None = it has not finished
   history: Sequence[Mapping[str, float]]
   times: Sequence[Mapping[str, float]]
+  extended: Sequence[Mapping[str, Any]] = ()  # when it was planned anew
 
   @property
   def seed(self) -> int:
@@ -148,6 +152,7 @@ def open_run(folder: str) -> Run:
     ValueError: If it holds no run, or a file is damaged.
   """
   names = (records.CONFIG, records.METRICS, records.HISTORY, records.TIMES)
+  names += (extend.EXTENDED,)
   with files.remote.local_folder(
     folder, choose=lambda every: [x for x in every if x in names]
   ) as workdir:
@@ -159,6 +164,7 @@ def open_run(folder: str) -> Run:
       records.read_metrics(workdir) if finished else None,
       records.read_history(workdir),
       records.read_history(workdir, records.TIMES),
+      files.read_json_lines(workdir / extend.EXTENDED),
     )
 
 
@@ -170,7 +176,8 @@ def open_all(patterns: Sequence[str]) -> Found:
 
   Returns:
     The settings, in the order of their first runs, and notes: which folders
-    were left out, which runs have not finished, and which data differ.
+    were left out, which runs have not finished or were extended, and which data
+    differ.
 
   Raises:
     ValueError: If there is no run at all.
@@ -192,13 +199,22 @@ def open_all(patterns: Sequence[str]) -> Found:
     for run in runs
     if run.final is None
   ]
+  notes += [_planned_anew(run) for run in runs if run.extended]
   return Found(settings, notes + _other_data(settings))
 
 
-def _what_is_learned(run: Run) -> str:
+def _planned_anew(run: Run) -> str:
+  """Notes that the schedules of a run were planned more than once."""
+  return (
+    f"{run.name}: {' '.join(map(extend.in_words, run.extended))} Schedules "
+    "that end with the run, such as a cosine, were planned anew there, so it "
+    "may differ from a run of one plan"
+  )
+
+
+def _in_common(run: Run) -> str:
   """Returns what two runs of one setting share, as a text."""
-  free = {SEED, *records.MAY_DIFFER}
-  return repr(sorted((k, x) for k, x in run.config.items() if k not in free))
+  return repr(sorted((k, x) for k, x in run.config.items() if k not in FREE))
 
 
 def _grouped(runs: Sequence[Run]) -> tuple[list[Setting], list[str]]:
@@ -206,7 +222,7 @@ def _grouped(runs: Sequence[Run]) -> tuple[list[Setting], list[str]]:
   groups: dict[str, dict[int, Run]] = {}
   notes = []
   for run in runs:
-    group = groups.setdefault(_what_is_learned(run), {})
+    group = groups.setdefault(_in_common(run), {})
     if run.seed in group:
       first = group[run.seed].name
       notes.append(f"left out {run.name}: the config and seed of {first}")
@@ -228,12 +244,11 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     >>> differing([{"seed": 0, "a/b": 1}, {"seed": 1, "a/b": 2, "c": 3}])
     ['a/b', 'c']
   """
-  free = {SEED, *records.MAY_DIFFER}
   keys = dict.fromkeys(itertools.chain(*configs))
   return [
     key
     for key in keys
-    if key not in free and len({repr(x.get(key, ABSENT)) for x in configs}) > 1
+    if key not in FREE and len({repr(x.get(key, ABSENT)) for x in configs}) > 1
   ]
 
 

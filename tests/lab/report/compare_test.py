@@ -13,6 +13,7 @@ from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.report import compare, compare_files
 
 CONFIGS = {x: complete(load_config(f"glyphs:{x}")) for x in ("clip", "sogclr")}
+CONFIGS["own"] = complete(load_config("cc3m:clip"))
 SCORE = "test/mean_recall@1"
 VALIDATION = "validation/mean_recall@1"
 # By objective and seed.
@@ -126,6 +127,42 @@ def test_other_data_are_named(runs, tmp_path):
     "clip data.size=16 has other data: data.size is 16, 32 in clip "
     "data.size=32. Scores of one name may be of other sets"
   ]
+
+
+def test_runs_that_are_scored_on_other_sets_are_not_averaged(tmp_path):
+  """Seed 0 on one half, and seed 1 on the other one, have no mean."""
+  halves = ["mine:test[:50%]"], ["mine:test[50%:]"], ["mine:test[:50%]"]
+  runs = [
+    write_run(tmp_path / str(i), "own", i, final=0.5, data__test=half)
+    for i, half in enumerate(halves)
+  ]
+  found = compare.open_all(runs)
+  assert [(x.label, list(x.runs)) for x in found.settings] == [
+    ("clip data.test=('mine:test[:50%]',)", [0, 2]),
+    ("clip data.test=('mine:test[50%:]',)", [1]),
+  ]
+  (note,) = found.notes
+  assert "has other data: data.test is ('mine:test[50%:]',), " in note
+  assert note.endswith("Scores of one name may be of other sets")
+  for key in ("zero_shot", "probes"):
+    runs = [
+      write_run(tmp_path / key / str(i), "own", i, **{f"data__{key}": sets})
+      for i, sets in enumerate(([], ["cifar100"]))
+    ]
+    assert len(compare.open_all(runs).settings) == 2
+
+
+def test_runs_that_were_extended_are_named(runs, tmp_path):
+  rows = {"step": 90, "num_epochs": 3}, {"step": 99, "num_pairs": "<b>"}
+  text = "".join(json.dumps(row) + "\n" for row in rows)
+  (tmp_path / "clip-1" / "extended.jsonl").write_text(text + "[1]\n")
+  found = compare.open_all(runs)
+  (note,) = found.notes
+  assert note.startswith(
+    f"{runs[1]}: The run was extended at step 90; it was to have 3 epochs "
+    "before. The data changed at step 99; "
+  )
+  assert "such as a cosine, were planned anew there" in note
 
 
 def test_hours_count_evaluation_and_not_compiling(runs):
