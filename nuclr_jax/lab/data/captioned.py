@@ -188,6 +188,7 @@ def open_image_text_set(
     all_captions(data),
     np.array(index.record),
     same=repeats(of_record, index.text_id),
+    fingerprint=data.fingerprint,
   )
 
 

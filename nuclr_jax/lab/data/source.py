@@ -8,6 +8,7 @@ scored; nothing here knows about models or scores.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
+import zlib
 
 from jaxtyping import Float, Int, UInt8
 import numpy as np
@@ -238,6 +239,7 @@ class ImageTextSet(NamedTuple):
   # Ids, 0, 1, ..., of the images and of the captions, if some are equal: what
   # matches one of them matches all of its id. None = all differ.
   same: Sides | None = None
+  fingerprint: str = ""  # of a prepared data set; "" = see `fingerprints`
 
 
 class LabelledSet(NamedTuple):
@@ -295,6 +297,58 @@ class HeldOut(NamedTuple):
   probes: Mapping[str, Callable[[], ProbeSets]] = {}
   rated: Mapping[str, RatedPairs] = {}
   others: Mapping[str, "Scored"] = {}
+
+
+def fingerprints(held_out: HeldOut) -> dict[str, str]:
+  """Identifies the held-out sets of a split by what they hold.
+
+  Nothing is opened or read for it: what is behind a function, or brings its own
+  evaluators, is identified by its name alone, and images that are read on
+  access by their number, unless they are of a prepared data set.
+
+  Args:
+    held_out: The sets of a split.
+
+  Returns:
+    A checksum by kind and name, such as "retrieval/coco".
+
+  Example:
+    >>> ids = np.arange(2)
+    >>> a = ImageTextSet(np.zeros((2, 8, 8, 1)), ids, ["a", "b"], ids)
+    >>> b = a._replace(captions=["a", "c"])
+    >>> one, again, other = (
+    ...   fingerprints(HeldOut({"mine": x})) for x in (a, a._replace(), b)
+    ... )
+    >>> list(one), one == again, one == other
+    (['retrieval/mine'], True, False)
+  """
+  return {
+    f"{kind}/{name}": _checksum(content)
+    for kind, sets in held_out._asdict().items()
+    for name, content in sets.items()
+  }
+
+
+def _checksum(content: Any) -> str:
+  """Returns a checksum of a held-out set, see `fingerprints`."""
+  if isinstance(content, ImageTextSet):
+    parts: Sequence[Any] = (len(content.image), content.fingerprint)
+    if not content.fingerprint:
+      parts = *parts, *content[:4]
+  elif isinstance(content, RatedPairs):
+    parts = content
+  else:
+    return ""
+  checksum = 0
+  for part in parts:
+    if isinstance(part, LazyImages):
+      continue
+    if isinstance(part, np.ndarray) and part.dtype != object:
+      part = np.ascontiguousarray(part)
+    else:
+      part = repr(list(part) if isinstance(part, Iterable) else part).encode()
+    checksum = zlib.crc32(part, checksum)
+  return f"{checksum:08x}"
 
 
 class AnyTokenizer(Protocol):

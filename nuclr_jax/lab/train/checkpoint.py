@@ -8,12 +8,11 @@ follows from the step. Saves are asynchronous and atomic. Each has the digests
 of its files; a damaged checkpoint is named, and the one before it is used.
 
 A workdir has two folders of checkpoints: the newest ones, and the one that
-scored best on validation.
+scored best on validation, see `best`.
 """
 
 import atexit
-from collections.abc import Callable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Sequence
 import functools
 import json
 import logging
@@ -35,8 +34,6 @@ from nuclr_jax.types import PyTree
 log = logging.getLogger(__name__)
 
 Meta = dict[str, Any]
-# `keep_if_best(step, state, scores)` saves a state that scores best so far.
-KeepIfBest = Callable[[int, PyTree, Mapping[str, Any]], None]
 
 NEWEST, BEST = "checkpoints", "best"  # folders of a workdir
 # Written last by Orbax; nothing that is restored depends on its content.
@@ -257,48 +254,6 @@ def abstract_state(state: PyTree, shardings: PyTree) -> PyTree:
     state,
     shardings,
   )
-
-
-@contextlib.contextmanager
-def open_best(
-  workdir: pathlib.Path, *, score: str | None, meta: Meta
-) -> Iterator[KeepIfBest]:
-  """Opens the folder of the best checkpoint of a run.
-
-  Args:
-    workdir: Folder of the run.
-    score: The score to maximize, such as "validation/coco/mean_recall@1"; None
-      keeps nothing.
-    meta: The meta of the run; the score is added to it, so that a resumed run
-      knows the score to beat.
-
-  Yields:
-    `keep_if_best(step, state, scores)`. It raises ValueError if `score` is not
-    among the scores.
-  """
-  if score is None:
-    yield lambda step, state, scores: None
-    return
-  manager = open_to_write(workdir, max_to_keep=1, name=BEST)
-
-  def keep_if_best(step, state, scores):
-    if score not in scores:
-      raise ValueError(
-        f"keep_best is {score!r}, which is not a score of this run; its scores "
-        f"are {sorted(scores)}"
-      )
-    manager.wait_until_finished()
-    best_step, best_value = latest(manager), -math.inf
-    if best_step is not None:
-      best_value = read_meta(manager, best_step)["best"].get(score, best_value)
-    value = float(scores[score])
-    # A run resumed from before its best step passes that step again.
-    if value > best_value and (best_step is None or step > best_step):
-      save(manager, step, state, meta | {"best": {score: value}})
-      log.info("step %d is the best so far: %s = %.4f", step, score, value)
-
-  with contextlib.closing(manager):
-    yield keep_if_best
 
 
 def _steps(folder: pathlib.Path) -> list[int]:

@@ -29,6 +29,7 @@ from nuclr_jax.lab.evaluate.evaluators import (
 )
 from nuclr_jax.lab.train import (
   average,
+  best,
   build,
   checkpoint,
   diagnostics,
@@ -68,7 +69,7 @@ class OpenRun(NamedTuple):
   mesh: Mesh
   manager: ocp.CheckpointManager
   meta: checkpoint.Meta  # identifies the run in its checkpoints
-  keep_if_best: checkpoint.KeepIfBest
+  keep_if_best: best.KeepIfBest
   diagnose: Callable[[TrainState], Metrics]
 
 
@@ -291,8 +292,8 @@ def _open_run(
   manager = checkpoint.open_to_write(
     workdir, max_to_keep=settings.max_checkpoints
   )
-  best = checkpoint.open_best(workdir, score=settings.keep_best, meta=meta)
-  with jax.set_mesh(mesh), contextlib.closing(manager), best as keep_if_best:
+  kept = best.open_best(workdir, score=settings.keep_best, meta=meta)
+  with jax.set_mesh(mesh), contextlib.closing(manager), kept as keep_if_best:
     extend.check_end(workdir, parts, manager)
     records.write_config(workdir, settings.recorded, own=parts.own())
     resume.write_keys(workdir, parts)

@@ -22,6 +22,7 @@ from nuclr_jax import __version__, sharding
 from nuclr_jax.lab import distributed, files
 from nuclr_jax.lab.data import Data, Inputs, Resize, without_pairs
 from nuclr_jax.lab.data.pair_index import Keys, match_keys
+from nuclr_jax.lab.data.source import HeldOut, fingerprints
 from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.models import Model
 from nuclr_jax.lab.train import checkpoint
@@ -128,6 +129,7 @@ def meta(parts: Experiment) -> checkpoint.Meta:
     "config": parts.settings.recorded,
     "sizes": data.train.sizes._asdict(),
     "data": data.train.fingerprint,
+    "validation": fingerprints(data.held_out.get("validation", HeldOut())),
     "reference": parts.reference and parts.reference.identity,
     "tokenizer": data.tokenizer._asdict(),
     "image_shape": list(data.image_shape),

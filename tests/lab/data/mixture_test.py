@@ -8,7 +8,7 @@ import pytest
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.data import captioned, image_text, loader
-from nuclr_jax.lab.data.source import Share
+from nuclr_jax.lab.data.source import HeldOut, Share, fingerprints
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,17 @@ def data_of(data_dir, train, **options):
   return image_text.image_text(
     train=train, data_dir=data_dir, size=16, length=6, **options
   )
+
+
+def test_a_prepared_held_out_set_is_identified_without_reading_it(data_dir):
+  found = []
+  for name in "aab":
+    opened = captioned.open_image_text_set(
+      name, "train", size=16, data_dir=data_dir
+    )
+    unread = opened._replace(captions=None, image=range(4))
+    found.append(fingerprints(HeldOut({"x": unread})))
+  assert found[0] == found[1] != found[2]
 
 
 class TestWithoutWeights:
