@@ -32,6 +32,7 @@ class Readout(NamedTuple):
   log_u: Sides | None = None  # [num_pairs] each; -inf = never visited
   log_u_by_id: Sides | None = None  # [num_images], [num_texts]
   zeta: Sides | None = None  # [num_images], [num_texts]
+  logit_bias: Scalar | None = None  # SigLIP's
 
 
 class InitFn(Protocol):
@@ -67,10 +68,10 @@ class ApplyFn(Protocol):
 
 
 class ReadoutFn(Protocol):
-  """Reads temperature, log u and zeta."""
+  """Reads temperature, log u, zeta and the bias of the logits."""
 
   def __call__(self, params: Params, state: State) -> Readout:
-    """Returns those of temperature, log u and zeta that the objective has."""
+    """Returns those of the fields of `Readout` that the objective has."""
 
 
 class AssignFn(Protocol):
@@ -190,8 +191,7 @@ def stateless(
     loss, metrics = loss_fn(params, pairs)
     return loss, (state, metrics)
 
-  def readout(params, state):
-    del state
+  def readout(params, _):
     tau = None if temperature is None else jnp.asarray(temperature(params))
     return Readout(temperature=tau)
 

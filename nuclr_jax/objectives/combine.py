@@ -58,19 +58,7 @@ def add(**terms: Objective) -> Objective:
       name: term.readout(params[name], _part(state, name))
       for name, term in terms.items()
     }
-    return Readout(
-      **{
-        field: _the_one(
-          field,
-          {
-            name: getattr(x, field)
-            for name, x in readouts.items()
-            if getattr(x, field) is not None
-          },
-        )
-        for field in Readout._fields
-      }
-    )
+    return Readout(*(_the_one(field, readouts) for field in Readout._fields))
 
   def assign(state, popularities):
     (name,) = writable
@@ -116,8 +104,10 @@ def scale(objective: Objective, weight: checks.Finite) -> Objective:
   return objective._replace(apply=apply)
 
 
-def _the_one(field: str, values: dict[str, Any]) -> Any:
+def _the_one(field: str, readouts: dict[str, Readout]) -> Any:
   """Returns the value of the one term that has it; None if no term does."""
+  values = {name: getattr(x, field) for name, x in readouts.items()}
+  values = {name: x for name, x in values.items() if x is not None}
   if len(values) > 1:
     raise ValueError(
       f"the terms {' and '.join(sorted(values))} both have a {field}; which "

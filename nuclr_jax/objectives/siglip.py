@@ -67,8 +67,10 @@ def siglip(
     metrics = {"scale": scale, "logit_bias": bias}
     return pairwise.nan_without_negatives(loss, pairs), metrics
 
-  return base.stateless(
-    loss_fn,
-    init_params,
-    temperature=lambda params: jnp.exp(-params["log_scale"]),
-  )
+  def readout(params, state):
+    del state
+    return base.Readout(
+      temperature=jnp.exp(-params["log_scale"]), logit_bias=params["logit_bias"]
+    )
+
+  return base.stateless(loss_fn, init_params)._replace(readout=readout)

@@ -139,9 +139,9 @@ def exported(parts: Experiment, state: TrainState) -> Exported:
     parts: What `loop.load` or `untrained.open_untrained` returned.
     state: The same.
   """
-  tau = loop.readout(parts, state).temperature
+  readout = loop.readout(parts, state)
+  tau, bias = readout.temperature, readout.logit_bias
   is_single = tau is not None and not isinstance(tau, Sides)
-  bias = state.params["objective"].get("logit_bias")
   return Exported(
     parts.settings.model.spec,
     lora.merged(state.params["model"]),
