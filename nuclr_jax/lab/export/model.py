@@ -38,7 +38,7 @@ from nuclr_jax.lab.data import elsewhere
 from nuclr_jax.lab.data.elsewhere import LAYOUTS
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.lab.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
-from nuclr_jax.lab.export import hf_configs, open_clip_configs
+from nuclr_jax.lab.export import hf_configs, logits, open_clip_configs
 from nuclr_jax.lab.models import lora, pretrained
 from nuclr_jax.lab.models.pretrained import sentence_encoders
 from nuclr_jax.lab.models.pretrained.inputs import REPAIR
@@ -54,8 +54,6 @@ WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
 OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
-LOGIT_SCALE = 2.6592  # log(1 / 0.07), where Hugging Face's models start
-LOGIT_BIAS = -10.0  # where SigLIP's starts
 REPAIRS = {  # how captions differ there from those of the run
   "hugging_face": (
     "config.data.repair is True, and transformers does not repair captions: "
@@ -89,9 +87,10 @@ class Exported(NamedTuple):
   state: PyTree
   tokenizer: Tokenizer
   image_size: int  # in pixels
-  temperature: float | None = None  # the objective's, if it has one
+  temperature: float | None = None  # the objective's, if it has one for all
   resize: Resize = DEFAULT_RESIZE  # how images become squares
   logit_bias: float | None = None  # SigLIP's, if the objective has one
+  mean_temperature: float | None = None  # of all anchors, if each has its own
 
 
 def model_of_run(
@@ -141,16 +140,20 @@ def exported(parts: Experiment, state: TrainState) -> Exported:
   """
   readout = loop.readout(parts, state)
   tau, bias = readout.temperature, readout.logit_bias
-  is_single = tau is not None and not isinstance(tau, Sides)
+  mean, num_pairs = None, parts.data.train.sizes.num_pairs
+  if isinstance(tau, Sides):
+    mean = logits.mean_temperature(tau, readout.log_u, num_pairs=num_pairs)
+    tau = None
   return Exported(
     parts.settings.model.spec,
     lora.merged(state.params["model"]),
     state.model_state,
     parts.data.tokenizer,
     parts.data.image_shape[0],
-    float(tau) if is_single else None,
+    None if tau is None else float(tau),
     parts.data.resize,
     None if bias is None else float(bias),
+    mean,
   )
 
 
@@ -287,22 +290,22 @@ def _joint_model(model: Exported, image, text, layout: str) -> HFModel:
     sizes["dim"] = model.params["image_projection"].shape[1]
   hf_config = make_config[layout](image, text, **sizes)
   tensors = pretrained.to_layout(model.params, model.state, layout)
-  tensors |= _scalars(model, bias=layout == "hf_siglip")
+  scalars = _scalars(model, bias=layout == "hf_siglip")
   if layout != "hf_siglip":
-    hf_config["logit_scale_init_value"] = float(tensors["logit_scale"])
-  return HFModel(hf_config, tensors)
+    scalars = {"logit_scale": scalars["logit_scale"].reshape(())}
+    hf_config["logit_scale_init_value"] = float(scalars["logit_scale"])
+  return HFModel(hf_config, tensors | scalars)
 
 
 def _scalars(model: Exported, *, bias: bool) -> dict[str, np.ndarray]:
-  """Returns the scale of the logits and, for SigLIP, their bias."""
-  scale = LOGIT_SCALE
-  if model.temperature:
-    scale = float(np.log(1 / model.temperature))
-  if not bias:
-    return {"logit_scale": np.array(scale, np.float32)}
-  added = LOGIT_BIAS if model.logit_bias is None else model.logit_bias
-  scalars = {"logit_scale": [scale], "logit_bias": [added]}
-  return {name: np.array(x, np.float32) for name, x in scalars.items()}
+  """Returns the scale of the logits and, for SigLIP, their bias, [1] each."""
+  return logits.scalars(
+    model.spec,
+    model.temperature,
+    model.logit_bias,
+    mean=model.mean_temperature,
+    bias=bias,
+  )
 
 
 def _projected(model: Exported) -> list[str]:
@@ -332,7 +335,7 @@ def _write_open_clip(model: Exported, image, text, folder, add):
   # SigLIP's models have a bias of the logits, others if they were trained so.
   has_bias = model.logit_bias is not None or "siglip" in found.layout
   if has_bias:
-    found.config["init_logit_bias"] = LOGIT_BIAS
+    found.config["init_logit_bias"] = logits.LOGIT_BIAS
   tensors = {
     key if key.startswith("visual.") else found.prefix + key: x
     for key, x in pretrained.to_layout(

@@ -32,6 +32,7 @@ from nuclr_jax.lab.models.pretrained.load import (
   load_dual_encoder,
   load_towers,
   read_logit_bias,
+  read_logit_scale,
   read_tensors,
 )
 from nuclr_jax.lab.models.pretrained.published import Published, read_published
@@ -51,6 +52,7 @@ __all__ = [
   "load_dual_encoder",
   "load_towers",
   "read_logit_bias",
+  "read_logit_scale",
   "read_published",
   "read_tensors",
   "recognize",
