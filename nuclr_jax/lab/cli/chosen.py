@@ -115,6 +115,8 @@ def _opened_to_score(*, pairs: bool):
         "--input=photos"
       )
     _check_sees_images()
+    if flags.need_temperature() and flags.TEMPERATURE.value is None:
+      temperature_of_model()
     if "config.data.train" not in flags.present():
       if pairs and flags.INPUT.value:
         raise UsageError(
@@ -192,10 +194,17 @@ def _warn_of_captions(data) -> None:
 
 
 def temperature_of_model() -> float:
-  """Returns the temperature of the config or published model in the flags."""
+  """Returns the temperature of the config or published model in the flags.
+
+  Raises:
+    UsageError: If it has none, or not one for all samples.
+  """
   tau = flags.chosen_settings().objective.arguments.get("temperature")
   if not isinstance(tau, float):
-    raise UsageError("this model has no single temperature; give --temperature")
+    raise UsageError(
+      "this model has no single temperature; give --temperature, such as the "
+      "one that it was trained with"
+    )
   return tau
 
 
@@ -424,6 +433,7 @@ def subject(folder: pathlib.Path):
     raise UsageError("popularity needs --input or --data with --model")
   if flags.MODEL.value:
     _check_sees_images()
+    tau = temperature_of_model() if tau is None else tau
   opened = _opened_with_train(flags.DATA.value or None, named=True)
   return subject.from_state(*opened, temperature=tau)
 

@@ -228,7 +228,7 @@ def write_model(
       folders = Sides(work / "image_encoder", work / "text_encoder")
       for part, hf_model in zip(folders, separate, strict=True):
         _write_hf_model(part, hf_model)
-      _write_projections(work, model.params)
+      _write_projections(work, model)
       if text["pooling"] != "first":
         sentence_encoders.write_modules(folders.text, text)
       kinds = separate.image.config["model_type"], text["pooling"]
@@ -390,14 +390,20 @@ def _write_hf_model(folder, model: HFModel) -> None:
   _write_tensors(folder / WEIGHTS, model.tensors)
 
 
-def _write_projections(folder, params: Params) -> None:
-  """Writes the projections of two separate models."""
-  projections = {
-    key: np.ascontiguousarray(np.asarray(params[name], np.float32).T)
+def _write_projections(folder, model: Exported) -> None:
+  """Writes what two separate models share: projections, and what logits need.
+
+  It has a scale and a bias of the logits only if the run has them.
+  """
+  tensors = {
+    key: np.ascontiguousarray(np.asarray(model.params[name], np.float32).T)
     for name, key in pretrained.PROJECTION_KEYS.items()
-    if name in params
+    if name in model.params
   }
-  _write_tensors(folder / pretrained.PROJECTIONS, projections)
+  if model.temperature is not None:
+    scalars = _scalars(model, bias=model.logit_bias is not None)
+    tensors |= {name: x.reshape(()) for name, x in scalars.items()}
+  _write_tensors(folder / pretrained.PROJECTIONS, tensors)
 
 
 def _write_loader(folder, image_type: str, pooling: str) -> None:

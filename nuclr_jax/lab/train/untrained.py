@@ -68,8 +68,9 @@ def config_of_published(
     data_dir: Folder of prepared data sets.
 
   Returns:
-    A complete config. Its objective is CLIP's, with the model's temperature.
-    That of a sentence encoder is for texts alone (model `views`).
+    A complete config. Its objective is CLIP's, with the model's temperature, or
+    with CLIP's own default for a model that has none (`nuclr` asks for one
+    then). That of a sentence encoder is for texts alone (model `views`).
 
   Raises:
     ValueError: If there is no such model or data set, or the model is of texts

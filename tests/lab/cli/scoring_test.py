@@ -1,8 +1,11 @@
-"""What `nuclr evaluate` writes about the model that it has scored."""
+"""What `nuclr evaluate` scores, and what it writes about the model."""
 
 from absl.testing import flagsaver
+import pytest
 
-from nuclr_jax.lab.cli import scoring
+from nuclr_jax.lab.cli import chosen, flags, scoring
+from nuclr_jax.lab.export import Exported, write_model
+from tests.lab.export.export_test import SIZE, TOWERS, WORDS, first, make
 
 
 def test_all_flags_of_the_model_are_written():
@@ -13,3 +16,38 @@ def test_all_flags_of_the_model_are_written():
     assert scoring.described_model() == {**given, "changes": changes}
   with flagsaver.as_parsed(workdir="run", average="false"):
     assert scoring.described_model() == {"workdir": "run", "average": False}
+
+
+@pytest.fixture(scope="module")
+def without_temperature(tmp_path_factory):
+  """An export of two encoders, of a run that has no temperature."""
+  spec = TOWERS["vit and bert"]
+  params, state = first(make(spec), seed=1)
+  whole = spec | dict(name="towers", dim=6)
+  folder = tmp_path_factory.mktemp("exports") / "out"
+  return write_model(Exported(whole, params, state, WORDS, SIZE), folder)
+
+
+@pytest.mark.parametrize(
+  "given",
+  [
+    dict(data="mine", hubs="zeta"),
+    dict(input="photos", prior="counts"),
+    dict(data="mine", workdir="x"),
+    dict(input="photos", workdir="x"),
+  ],
+  ids=" ".join,
+)
+def test_a_model_without_a_temperature(
+  given, without_temperature, tmp_path, monkeypatch
+):
+  """It is asked for before any data are read."""
+  monkeypatch.setattr(scoring, "_plan", dict)
+  flags._base.cache_clear()
+  message = "no single temperature; give --temperature"
+  with flagsaver.as_parsed(model=str(without_temperature), **given):
+    with pytest.raises(flags.UsageError, match=message):
+      if "workdir" in given:
+        chosen.subject(tmp_path / "x")
+      else:
+        scoring.score()

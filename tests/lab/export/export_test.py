@@ -115,6 +115,7 @@ def test_folders_say_what_they_are(tmp_path):
     "image_projection.bias": (6,),
     "text_projection.weight": (6, 16),
     "text_projection.bias": (6,),
+    "logit_scale": (),
   }
   compile((folder / "load.py").read_text(), "load.py", "exec")
   assert "FEATURES" not in (folder / "load.py").read_text()

@@ -2,15 +2,18 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import pytest
 from repository import PUBLISHED
 from safetensors import numpy as safetensors
 
 from nuclr_jax import objectives
-from nuclr_jax.lab.export import exported, write_model
+from nuclr_jax.lab.export import Exported, exported, write_model
+from nuclr_jax.lab.models import pretrained
 from nuclr_jax.lab.train import untrained
 from nuclr_jax.types import Sample, Sides
+from tests.lab.export.export_test import SIZE, TOWERS, WORDS, first, make
 
 CLIP, SIGLIP = PUBLISHED / "hf_clip", PUBLISHED / "hf_siglip"
 
@@ -85,3 +88,20 @@ def test_a_run_without_a_temperature(source, tmp_path, caplog):
   gone = model._replace(spec=spec | {"pretrained": "/gone"})
   assert write_model(gone, tmp_path / "gone")
   assert "/gone, where the run began, cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize(
+  ("temperature", "bias"), [(0.01, None), (0.02, -7.0), (None, None)]
+)
+def test_two_encoders_keep_what_the_run_has(temperature, bias, tmp_path):
+  """Beside their projections; a temperature is not made up."""
+  spec = TOWERS["vit and bert"]
+  whole = spec | dict(name="towers", dim=6)
+  params, state = first(make(spec), seed=1)
+  model = Exported(whole, params, state, WORDS, SIZE, temperature)
+  folder = write_model(model._replace(logit_bias=bias), tmp_path / "out")
+  assert pretrained.read_logit_bias(folder) == bias
+  found = pretrained.read_published(folder).temperature
+  assert found == (temperature and pytest.approx(temperature))
+  tower = make(spec, pretrained=str(folder))
+  tower.load(*tower.init(jax.random.key(0)))

@@ -16,7 +16,8 @@ from nuclr_jax.lab.models.pretrained import convert, hub, pytorch
 from nuclr_jax.lab.models.pretrained.flax_file import read_flax_file
 from nuclr_jax.types import Params, PyTree, Sides
 
-PROJECTIONS = "projections.safetensors"  # in a folder of `nuclr export`
+# In a folder of `nuclr export`, with the scale and bias of the logits, if any.
+PROJECTIONS = "projections.safetensors"
 # Our names and the keys of that file, whose matrices are transposed.
 PROJECTION_KEYS = {
   f"{side}_projection{ours}": f"{side}_projection.{theirs}"
@@ -39,6 +40,7 @@ MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones
 LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
 MAX_LOGIT_SCALE = 14  # a temperature of a millionth
 LOGIT_BIAS, MAX_LOGIT_BIAS = "logit_bias", 1_000
+SCALARS = (LOGIT_SCALE, LOGIT_BIAS)
 # What PyTorch puts into the keys of a model, or of a part of it, if that is
 # compiled or trained on several devices.
 WRAPPERS = re.compile(r"\b(module|_orig_mod|_fsdp_wrapped_module)\.")
@@ -107,7 +109,7 @@ def load_dual_encoder(
     encoder = folder / f"{side}_encoder"
     params, state = load_towers(encoder, params, state, sides=(side,))
   tensors = read_tensors(folder / PROJECTIONS)
-  shapes = {key: x.shape for key, x in tensors.items()}
+  shapes = {key: x.shape for key, x in tensors.items() if key not in SCALARS}
   expected = {
     key: np.shape(params[name])[::-1]
     for name, key in PROJECTION_KEYS.items()
@@ -205,7 +207,8 @@ def read_logit_scale(source: str | os.PathLike) -> float | None:
   """Reads log(1 / temperature) of a published model, and nothing else.
 
   Args:
-    source: A file, a folder or a name on the hub that `read_tensors` reads.
+    source: A file, a folder or a name on the hub that `read_tensors` reads, or
+      a folder that `nuclr export` wrote.
 
   Returns:
     The number, or None if the model has none.
@@ -246,7 +249,11 @@ def read_logit_bias(source: str | os.PathLike) -> float | None:
 
 def _read_scalar(source, name: str, limit: float, what: str) -> float | None:
   """Reads an array of one number that is at most `limit` from 0."""
-  path = hub.find_file(source, WEIGHTS)
+  folder = files.remote.fetch(source).expanduser()
+  if _is_export(folder):
+    path = folder / PROJECTIONS
+  else:
+    path = hub.find_file(source, WEIGHTS)
   for part in _parts(source, path, of=name):
     for value in _read_file(part, only=name).values():
       numbers = np.asarray(value, np.float64).reshape(-1)

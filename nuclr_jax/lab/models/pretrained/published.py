@@ -95,15 +95,14 @@ def read_published(
     model, data = _description(described)
   else:
     model, data = _of_architecture(architecture, spec)
-  temperature = None
-  if not _is_separate(described) and "encoder" not in model:
-    scale = load.read_logit_scale(source)
-    temperature = None if scale is None else math.exp(-scale)
-  elif described is not source:
+  of_texts = "encoder" in model
+  if described is not source and (of_texts or _is_separate(described)):
     raise ValueError(
       f"{described} is not a model of images and texts in one file, and "
       f"{source} cannot be its weights; give {architectures.HOW}"
     )
+  scale = None if of_texts else load.read_logit_scale(source)
+  temperature = None if scale is None else math.exp(-scale)
   leave_rest(model, data)
   model = {"name": "towers", "pretrained": os.fspath(source)} | model
   data = {"name": "image_text", "tokenizer": os.fspath(described)} | data
