@@ -22,6 +22,7 @@ from nuclr_jax.lab.models.naflex import naflex_vit
 from nuclr_jax.lab.models.nllb import nllb
 from nuclr_jax.lab.models.pretrained import (
   check_encoder,
+  check_normalization,
   load_dual_encoder,
   load_towers,
 )
@@ -166,7 +167,7 @@ def towers(
     projected=projected,
     frozen=frozen,
   )
-  encoder = sides["text"].values()
+  pixels, encoder = (x.values() for x in sides.values())
   sources = list(dict.fromkeys(x for x in paths.values() if x is not None))
 
   def load(params, state):
@@ -174,13 +175,18 @@ def towers(
       sides = tuple(side for side, x in paths.items() if x == path)
       if "text" in sides:
         check_encoder(path, encoder)
+      if "image" in sides:
+        check_normalization(path, pixels, "model.image")
       params, state = load_towers(path, params, state, sides=sides)
     return params, state
 
   def load_both(params, state):
-    folder = files.remote.fetch(pretrained).expanduser() / "text_encoder"
-    if folder.is_dir():
-      check_encoder(folder, encoder)
+    folder = files.remote.fetch(pretrained).expanduser()
+    image_folder, text_folder = (folder / f"{side}_encoder" for side in sides)
+    if text_folder.is_dir():
+      check_encoder(text_folder, encoder)
+    source = image_folder if image_folder.is_dir() else pretrained
+    check_normalization(source, pixels, "model.image")
     return load_dual_encoder(pretrained, params, state)
 
   if pretrained is not None:

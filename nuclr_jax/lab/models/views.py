@@ -9,7 +9,11 @@ import jax.numpy as jnp
 
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
-from nuclr_jax.lab.models.pretrained import check_encoder, load_towers
+from nuclr_jax.lab.models.pretrained import (
+  check_encoder,
+  check_normalization,
+  load_towers,
+)
 from nuclr_jax.lab.models.towers import IMAGE_TOWERS, INPUTS, TEXT_TOWERS
 from nuclr_jax.lab.ranges import HiddenWidth, Width
 from nuclr_jax.pairwise import unit_norm
@@ -87,6 +91,8 @@ def views(
   def load(params, state):
     if side == "text":
       check_encoder(pretrained, encoder.values())
+    else:
+      check_normalization(pretrained, encoder.values(), "model.encoder")
     # `load_towers` knows only the names of a dual encoder's sides.
     loaded, state = load_towers(
       pretrained, {side: params["encoder"]}, {side: state}, sides=(side,)

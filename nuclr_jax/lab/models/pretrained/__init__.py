@@ -35,6 +35,7 @@ from nuclr_jax.lab.models.pretrained.load import (
   read_logit_scale,
   read_tensors,
 )
+from nuclr_jax.lab.models.pretrained.normalization import check_normalization
 from nuclr_jax.lab.models.pretrained.published import Published, read_published
 from nuclr_jax.lab.models.pretrained.sentence_encoders import check_encoder
 
@@ -46,6 +47,7 @@ __all__ = [
   "Published",
   "Rule",
   "check_encoder",
+  "check_normalization",
   "check_towers",
   "find_file",
   "from_layout",

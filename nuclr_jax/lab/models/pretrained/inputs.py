@@ -209,6 +209,30 @@ def _normalization(full: Json) -> dict[str, tuple[float, ...]]:
   }
 
 
+def normalization_of(spec: Json) -> dict[str, tuple[float, ...]] | None:
+  """Returns the mean and the std that a file names, in any library's terms.
+
+  Args:
+    spec: A processor of Hugging Face, or a config of OpenCLIP or timm.
+
+  Returns:
+    Keys of config.model.image; None if the file does not name both.
+
+  Example:
+    >>> normalization_of({"pretrained_cfg": {"mean": 0.5, "std": [0.2] * 3}})
+    {'mean': (0.5, 0.5, 0.5), 'std': (0.2, 0.2, 0.2)}
+  """
+  for part in ("image_processor", "preprocess_cfg", "pretrained_cfg"):
+    if isinstance(spec.get(part), Mapping):
+      spec = spec[part]
+  known = {key: x for key, x in spec.items() if x is not None}
+  if known.keys() >= {"image_mean", "image_std"}:
+    return _normalization(_DEFAULTS | known)
+  if known.keys() >= {"mean", "std"}:
+    return {key: _channels(key, known[key]) for key in ("mean", "std")}
+  return None
+
+
 def _edges(size, *, square: bool) -> dict[str, int]:
   """Returns Hugging Face's size of an image, in the form of its new files."""
   if isinstance(size, Mapping):
