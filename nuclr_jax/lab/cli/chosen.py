@@ -124,12 +124,33 @@ def _opened_to_score(*, pairs: bool):
           "has none; name them, such as --config.data.train=mine"
         )
       train = data if pairs else ()
+      if data and pairs:
+        _warn_of_bank(data)
   elif flags.INPUT.value:  # in place of the sets of the config
     parts, *rest = untrained.open_untrained(
       flags.chosen_settings(), data_dir=data_dir, pairs=pairs
     )
     return build.score_on(parts, {}), *rest
   return _opened_with_train(train, named=False)
+
+
+def _warn_of_bank(data: Sequence[str]) -> None:
+  """Warns if --hubs or --prior=counts learns from pairs that are scored."""
+  from nuclr_jax.lab.evaluate.prior import COUNTS
+  from nuclr_jax.lab.train import untrained
+
+  if not (flags.HUBS.value or flags.PRIOR.value == COUNTS):
+    return
+  where = {"data_dir": flags.DATA_DIR.value}
+  train = untrained.train_of(data, **where)
+  if scored := untrained.scored_in_train(data, **where):
+    log.warning(
+      "--hubs and --prior=counts look at the pairs of %s, of which some are "
+      "scored: corrected scores of %s look better than they are; name other "
+      "pairs with --config.data.train=NAME:SPLIT",
+      train,
+      ", ".join(scored),
+    )
 
 
 def _opened_with_train(data: Sequence[str] | None, *, named: bool):

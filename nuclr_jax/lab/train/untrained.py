@@ -153,6 +153,44 @@ def train_of(
   return next(trained, next(scored, NO_PAIRS))
 
 
+def scored_in_train(
+  data: Sequence[str], *, data_dir: str | os.PathLike | None = None
+) -> list[str]:
+  """Returns the splits that are scored, and have pairs of `train_of`.
+
+  Slices of a split are told apart, but not compared with one another.
+
+  Args:
+    data: Captioned sets, as for `config_of_published`.
+    data_dir: Folder of prepared data sets.
+  """
+  from nuclr_jax.lab.data import sets
+
+  places = places_of(data, data_dir)
+  if not places:
+    return []
+  train = sets.parse_place(train_of(data, data_dir=data_dir))
+  return [
+    f"{place.source}:{name}"
+    for place, known in places
+    for name in _chosen(place, known)
+    if place.source == train.source and _share(train.split or TRAIN, name)
+  ]
+
+
+def _share(a: str, b: str) -> bool:
+  """Returns whether two splits as TFDS writes them may have pairs in common."""
+
+  def parts(split):
+    return [x.partition("[")[::2] for x in split.split("+")]
+
+  return any(
+    name == other and (part == another or not (part and another))
+    for name, part in parts(a)
+    for other, another in parts(b)
+  )
+
+
 def held_out_of(
   data: Sequence[str],
   zero_shot: Sequence[str] = (),

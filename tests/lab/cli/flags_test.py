@@ -268,6 +268,7 @@ def run(tmp_path_factory):
       (own_pairs, "config_of_pairs", config_of_published),
       (untrained, "check_kept", lambda *_: None),
       (untrained, "train_of", lambda data, **_: data),
+      (untrained, "scored_in_train", lambda *_, **__: []),
       (tfds_reader, "split_names", lambda *_: []),
       (export, "embedder_of_config", embedder_of_config),
       (filtering, "write", write_filtered),

@@ -2,9 +2,12 @@
 
 from absl.testing import flagsaver
 import pytest
+from repository import CLIP
 
 from nuclr_jax.lab.cli import chosen, flags, scoring
+from nuclr_jax.lab.data import tfds_reader
 from nuclr_jax.lab.export import Exported, write_model
+from nuclr_jax.lab.train import untrained
 from tests.lab.export.export_test import SIZE, TOWERS, WORDS, first, make
 
 
@@ -51,3 +54,34 @@ def test_a_model_without_a_temperature(
         chosen.subject(tmp_path / "x")
       else:
         scoring.score()
+
+
+@pytest.mark.parametrize(
+  ("data", "known", "train", "scored"),
+  [
+    ("coco", ["test", "val"], "coco:test", ["coco:test"]),
+    ("coco:val,x=coco:test", ["test", "val"], "coco:val", ["coco:val"]),
+    ("coco", ["validation"], "coco:validation", ["coco:validation"]),
+    ("coco:val[:9]", ["val"], "coco:val[:9]", ["coco:val[:9]"]),
+    ("coco:val[:9],x=coco:val[9:]", ["val"], "coco:val[:9]", ["coco:val[:9]"]),
+    ("mine", ["train"], "mine", ["mine:train"]),
+    ("mine:test+train[:9]", ["test", "train"], "mine", ["mine:test+train[:9]"]),
+    ("mine", ["test", "train"], "mine", []),
+  ],
+)
+def test_pairs_that_are_scored_and_looked_at(
+  data, known, train, scored, monkeypatch, caplog
+):
+  """A correction for hubs that has seen the answers says so."""
+  monkeypatch.setattr(tfds_reader, "split_names", lambda *_: known)
+  opened = []
+  monkeypatch.setattr(
+    untrained, "open_untrained", lambda config, **_: opened.append(config)
+  )
+  flags._base.cache_clear()
+  with flagsaver.as_parsed(model=str(CLIP), data=data.split(","), hubs="csls"):
+    chosen._opened_to_score(pairs=True)
+  assert opened[0].data.arguments["train"] == train
+  said = f"look at the pairs of {train}, of which some are scored: corrected "
+  said += f"scores of {', '.join(scored)} look better than they are"
+  assert (said in caplog.text) == bool(scored)
