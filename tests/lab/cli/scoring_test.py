@@ -21,6 +21,14 @@ def test_all_flags_of_the_model_are_written():
     assert scoring.described_model() == {"workdir": "run", "average": False}
 
 
+@pytest.fixture(autouse=True)
+def fresh():
+  """A command reads its config once; these tests are several commands."""
+  flags._base.cache_clear()
+  yield
+  flags._base.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def without_temperature(tmp_path_factory):
   """An export of two encoders, of a run that has no temperature."""
@@ -46,7 +54,6 @@ def test_a_model_without_a_temperature(
 ):
   """It is asked for before any data are read."""
   monkeypatch.setattr(scoring, "_plan", dict)
-  flags._base.cache_clear()
   message = "no single temperature; give --temperature"
   with flagsaver.as_parsed(model=str(without_temperature), **given):
     with pytest.raises(flags.UsageError, match=message):
@@ -78,7 +85,6 @@ def test_pairs_that_are_scored_and_looked_at(
   monkeypatch.setattr(
     untrained, "open_untrained", lambda config, **_: opened.append(config)
   )
-  flags._base.cache_clear()
   with flagsaver.as_parsed(model=str(CLIP), data=data.split(","), hubs="csls"):
     chosen._opened_to_score(pairs=True)
   assert opened[0].data.arguments["train"] == train
