@@ -102,8 +102,8 @@ def open_captioned(
     if index is None:
       index = _scan(read, data)
       _keep(kept, data.stamp, index, data_dir)
-  fingerprint = f"{data.name}/{len(index.record)}/{index.checksum:08x}"
   texts = partial(read, in_tars=False)
+  fingerprint = index.fingerprint(data.name)
   return Captioned(read, texts, index, data.length, fingerprint)
 
 

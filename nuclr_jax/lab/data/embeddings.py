@@ -405,13 +405,12 @@ def source_of_rows(data: Cached) -> Source:
 
   images = np.ascontiguousarray(data.image[:1024])
   checksum = zlib.crc32(images, index.checksum)
-  fingerprint = f"embeddings/{len(index.record)}/{checksum:08x}"
   return Source(
     index.sizes,
     fetch,
     index.ids,
     captions,
-    fingerprint,
+    index.fingerprint("embeddings", checksum),
     lambda: index_keys(index),
     Files(lambda pair_ids: index.record[pair_ids], names),
   )

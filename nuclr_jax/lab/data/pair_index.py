@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import hashlib
 import os
 import pathlib
+import re
 from typing import NamedTuple
 import unicodedata
 import zlib
@@ -44,6 +45,24 @@ class PairIndex(NamedTuple):
     """A checksum of the contents; it changes whenever an id changes meaning."""
     return zlib.crc32(self.text_hash, zlib.crc32(self.image_hash))
 
+  @property
+  def assignment(self) -> int:
+    """A checksum of what each pair has: its ids, and where it is."""
+    checksum = 0
+    for x in (self.record, self.caption, self.image_id, self.text_id):
+      checksum = zlib.crc32(np.ascontiguousarray(x, np.int64), checksum)
+    return checksum
+
+  def fingerprint(self, name: str, checksum: int | None = None) -> str:
+    """Identifies these pairs, see `same_data`.
+
+    Args:
+      name: The name of the data set.
+      checksum: A checksum of more than the contents, in place of `checksum`.
+    """
+    checksum = self.checksum if checksum is None else checksum
+    return f"{name}/{len(self.record)}/{checksum:08x}{self.assignment:08x}"
+
   def ids(self, pair_ids: np.ndarray) -> Sides:
     """Returns the image ids and the text ids of pairs."""
     return Sides(self.image_id[pair_ids], self.text_id[pair_ids])
@@ -51,6 +70,24 @@ class PairIndex(NamedTuple):
   def pairs_of_texts(self, text_ids: np.ndarray) -> np.ndarray:
     """Returns the first pair of each text."""
     return np.unique(self.text_id, return_index=True)[1][text_ids]
+
+
+def same_data(known: str, now: str) -> bool:
+  """Returns whether a recorded fingerprint is that of the data of today.
+
+  Earlier versions recorded the checksum of the contents alone.
+
+  Args:
+    known: The recorded fingerprint.
+    now: The fingerprint of the data, of several sets with "+" between them.
+
+  Example:
+    >>> same_data("a/9/0123abcd", "a/9/0123abcd00000001")
+    True
+    >>> same_data("a/9/0123abcd00000002", "a/9/0123abcd00000001")
+    False
+  """
+  return known in (now, re.sub(r"(/[\da-f]{8})[\da-f]{8}(?=\+|$)", r"\1", now))
 
 
 class Keys(NamedTuple):

@@ -21,7 +21,7 @@ from orbax.checkpoint import CheckpointManager
 from nuclr_jax import __version__, sharding
 from nuclr_jax.lab import distributed, files
 from nuclr_jax.lab.data import Data, Inputs, Resize, without_pairs
-from nuclr_jax.lab.data.pair_index import Keys, match_keys
+from nuclr_jax.lab.data.pair_index import Keys, match_keys, same_data
 from nuclr_jax.lab.data.source import HeldOut, fingerprints
 from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.models import Model
@@ -63,7 +63,8 @@ def start(
   defaults = getattr(parts.data.tokenizer, "_field_defaults", {})
   saved = saved | {"tokenizer": defaults | saved["tokenizer"]}
   workdir = checkpoint.folder_of(manager).parent
-  changed = any(saved[key] != expected[key] for key in ("data", "sizes"))
+  changed = saved["sizes"] != expected["sizes"]
+  changed |= not same_data(saved["data"], expected["data"])
   keys = _keys_of_both(workdir, saved["data"], parts) if changed else None
   if changed and keys is None:
     checkpoint.check_meta(manager, step, saved, expected, ("data", "sizes"))

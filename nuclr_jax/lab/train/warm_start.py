@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nuclr_jax.lab.config import ConfigError
+from nuclr_jax.lab.data.pair_index import same_data
 from nuclr_jax.lab.files import read_arrays, remote, replacing
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Sides, Sizes
@@ -133,7 +134,7 @@ def load_zeta(
       f"warm_start: {path} is not the {POPULARITY_FILE} of a run ({error}); "
       "write one with nuclr popularity --workdir=..."
     ) from error
-  if file_fingerprint != fingerprint:
+  if not same_data(file_fingerprint, fingerprint):
     raise ValueError(
       f"warm_start: {path} is of the data {file_fingerprint!r}, this run has "
       f"{fingerprint!r}; solve the popularities of a run on the same data"

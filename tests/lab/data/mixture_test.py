@@ -8,6 +8,7 @@ import pytest
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.data import captioned, image_text, loader
+from nuclr_jax.lab.data.pair_index import number_pairs, same_data
 from nuclr_jax.lab.data.source import HeldOut, Share, fingerprints
 
 
@@ -38,6 +39,31 @@ def test_a_prepared_held_out_set_is_identified_without_reading_it(data_dir):
     unread = opened._replace(captions=None, image=range(4))
     found.append(fingerprints(HeldOut({"x": unread})))
   assert found[0] == found[1] != found[2]
+
+
+def index_of(*captions):
+  """Four images with a caption each, by number."""
+  hashes = np.array(captions, np.uint64)
+  return number_pairs(np.arange(4, dtype=np.uint64), np.ones(4, int), hashes)
+
+
+def test_a_corrected_caption_is_another_data_set(tmp_path):
+  """Even one that others have; the index of several sets is made anew."""
+  other = captioned.Captioned(None, None, index_of(3, 4, 5, 6), 4, "other")
+  found = []
+  for captions in ((1, 2, 1, 1), (1, 2, 1, 2)):
+    index = index_of(*captions)
+    fingerprint = index.fingerprint("mine")
+    mine = captioned.Captioned(None, None, index, 4, fingerprint)
+    joined = captioned.join([mine, other], tmp_path)
+    assert joined.index.text_id[:4].tolist() == [x - 1 for x in captions]
+    assert same_data(f"mine/4/{index.checksum:08x}", fingerprint)
+    assert same_data(
+      f"mine/4/{index.checksum:08x}+other", f"{fingerprint}+other"
+    )
+    found.append((index.checksum, fingerprint))
+  (checksum, first), (same, second) = found
+  assert checksum == same and not same_data(first, second)
 
 
 class TestWithoutWeights:
