@@ -20,6 +20,7 @@ import numpy as np
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data.captions import open_text, tidy_text
+from nuclr_jax.lab.data.pair_index import canonical
 from nuclr_jax.lab.data.source import HeldOut, Source
 from nuclr_jax.lab.evaluate.evaluators import Embed, Evaluator
 from nuclr_jax.lab.evaluate.retrieval import scores_of
@@ -44,9 +45,10 @@ def make_prior(prior: str | os.PathLike, train: Source | None = None) -> Prior:
   r"""Makes a prior from "counts" or from a file.
 
   Args:
-    prior: "counts" takes how often a text is, letter by letter, a caption of a
-      training pair, plus 1/2 so that unseen texts can be chosen; it warns where
-      fewer than 90 % of the texts it is asked for are captions. Otherwise a
+    prior: "counts" takes how often the words of a text are those of a caption
+      of a training pair (see `canonical`), plus 1/2 so that unseen texts can be
+      chosen; it warns where fewer than 90 % of the texts it is asked for are
+      captions. Otherwise a
       .json file that maps texts to counts (or probabilities), or a .csv file of
       texts and counts.
     train: The training pairs; "counts" needs them.
@@ -90,7 +92,7 @@ def _of_captions(train: Source) -> Prior:
   def log_prior(texts):
     if not counted:
       counted.update(count_captions(train))
-    found = np.array([counted.get(x, 0) for x in texts])
+    found = np.array([counted.get(canonical(x), 0) for x in texts])
     known = np.mean(found > 0)
     if known == 0:
       return None
@@ -109,7 +111,11 @@ def _of_captions(train: Source) -> Prior:
 
 
 def count_captions(train: Source) -> dict[str, int]:
-  """Counts of how many training pairs each distinct caption is the text."""
+  """Counts of how many training pairs each distinct caption is the text.
+
+  Captions of the same words are one, by their `canonical` form: they may share
+  a text id, of which only the first caption is known.
+  """
   n, num_texts = train.sizes.num_pairs, train.sizes.num_texts
   of_text = np.zeros(num_texts, np.int64)
   for start in range(0, n, CHUNK):
@@ -119,7 +125,8 @@ def count_captions(train: Source) -> dict[str, int]:
   for start in range(0, num_texts, CHUNK):
     ids = np.arange(start, min(start + CHUNK, num_texts))
     for caption, number in zip(train.captions(ids), of_text[ids], strict=True):
-      counted[caption] = counted.get(caption, 0) + int(number)
+      words = canonical(caption)
+      counted[words] = counted.get(words, 0) + int(number)
   return counted
 
 
@@ -129,7 +136,7 @@ def counts_by_text(train: Source) -> Int[np.ndarray, "texts"]:
   found = np.empty(num_texts, np.int64)
   for start in range(0, num_texts, CHUNK):
     ids = np.arange(start, min(start + CHUNK, num_texts))
-    found[ids] = [counted[x] for x in train.captions(ids)]
+    found[ids] = [counted[canonical(x)] for x in train.captions(ids)]
   return found
 
 

@@ -66,6 +66,16 @@ def embed():
   return Embed(lambda x: IMAGES[x[:, 0, 0, 0].astype(int)], text)
 
 
+def test_spellings_of_a_text_are_counted_together():
+  """A shared text id has the captions of its first pair only."""
+  captions = ["A dog.", "a cat", "a dog!"]  # the last has an id of its own
+  train = source()._replace(captions=lambda ids: [captions[i] for i in ids])
+  prior = make_prior("counts", train)
+  asked = ["a dog", "A dog.", "a cat", "a cow"]
+  np.testing.assert_allclose(np.exp(prior(asked)), [5.5, 5.5, 1.5, 0.5])
+  assert counts_by_text(train).tolist() == [5, 1, 5]
+
+
 def score(prior, split="test"):
   data = Data(source(), None, (4, 4, 1), {split: held_out()})
   suites = add_prior({}, data, make_prior(prior, source()), temperature=TAU)
