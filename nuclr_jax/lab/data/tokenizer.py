@@ -2,12 +2,9 @@
 
 A tokenizer, including the cleaning of captions, is one JSON text that the
 library `tokenizers` reads. Only the repair of captions (`repaired`), which that
-library cannot do, goes before it. Vocabularies are built here and not by
-`tokenizers.trainers`, whose WordPiece trainer gives a different vocabulary in
-every run.
+library cannot do, goes before it. `vocabulary` builds the vocabularies.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 import os
 import pathlib
@@ -25,7 +22,7 @@ from tokenizers import (
 from nuclr_jax import checks
 from nuclr_jax.checks import Natural
 from nuclr_jax.lab import files
-from nuclr_jax.lab.data import tokenizer_file
+from nuclr_jax.lab.data import tokenizer_file, vocabulary
 from nuclr_jax.lab.data.cleaning import (
   Clean,
   cleaned,
@@ -33,11 +30,11 @@ from nuclr_jax.lab.data.cleaning import (
   repaired,
 )
 from nuclr_jax.lab.data.sentencepiece import from_sentencepiece
+from nuclr_jax.lab.data.vocabulary import FIRST, LAST, PAD, UNKNOWN
 from nuclr_jax.lab.models.pretrained import find_file
 from nuclr_jax.lab.models.pretrained.specs import read_spec
 from nuclr_jax.lab.ranges import Ids
 
-PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 FIRST_AND_LAST = f"{FIRST} $A {LAST}"
 MASK = "[MASK]"  # which not every vocabulary of BERT has
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
@@ -152,7 +149,8 @@ def build_tokenizer(
   The vocabulary consists of padding, unknown, all characters (as first and as
   continuation pieces), and the words that occur in at least `min_count`
   captions, most frequent first; other words are spelled in characters.
-  Captions are lower-cased and split at white space and punctuation.
+  Captions are lower-cased and split at white space and punctuation. In scripts
+  without spaces (`vocabulary.WITHOUT_SPACES`), every character is a word.
 
   Args:
     captions: The training captions, each distinct caption once.
@@ -165,39 +163,20 @@ def build_tokenizer(
 
   Raises:
     ValueError: If there are no captions, or `length` is not positive.
+
+  Example:
+    >>> words = build_tokenizer(["\u72d7\u5728\u8dd1", "a dog"], length=4)
+    >>> words.encode(["\u72d7\u8dd1", "a \u72d7"]).tolist()
+    [[7, 8, 0, 0], [2, 7, 0, 0]]
   """
   if not captions or length < 1:
     raise ValueError(
       f"a tokenizer needs captions and a positive length, got {len(captions)} "
       f"captions and length {length}"
     )
-  normalizer = normalizers.Sequence(
-    [normalizers.NFC(), normalizers.Lowercase()]
+  tokenizer = vocabulary.build(
+    captions, min_count=min_count, first_and_last=first_and_last
   )
-  split = pre_tokenizers.Sequence(
-    [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation("removed")]
-  )
-  words = Counter()
-  for caption in captions:
-    normal = normalizer.normalize_str(caption)
-    words.update({word for word, _ in split.pre_tokenize_str(normal)})
-  characters = sorted({c for word in words for c in word})
-  frequent = sorted(
-    (w for w, count in words.items() if count >= min_count and len(w) > 1),
-    key=lambda w: (-words[w], w),
-  )
-  special = [PAD, UNKNOWN, *((FIRST,) if first_and_last else ())]
-  pieces = [*special, *characters, *(f"##{c}" for c in characters), *frequent]
-  if first_and_last:
-    pieces.append(LAST)  # CLIP's text tower ends at the largest id
-  vocabulary = {piece: i for i, piece in enumerate(pieces)}
-  tokenizer = tokenizers.Tokenizer(
-    models.WordPiece(
-      vocabulary, unk_token=UNKNOWN, max_input_chars_per_word=100
-    )
-  )
-  tokenizer.normalizer = normalizer
-  tokenizer.pre_tokenizer = split
   if first_and_last:
     tokenizer_file.set_template(tokenizer, FIRST_AND_LAST, BUILD)
   return Tokenizer(tokenizer.to_str(), length)
@@ -436,9 +415,9 @@ def _try_out(words: Tokenizer) -> None:
       raise ValueError(f"it gives the id {max(row.ids)}, which is too large")
 
 
-def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
+def _bert(tokens: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
   """Makes the tokenizer of lower-cased BERT models from tokens by id."""
-  ids = {token: i for i, token in enumerate(vocabulary)}
+  ids = {token: i for i, token in enumerate(tokens)}
   missing = [x for x in (PAD, UNKNOWN, FIRST, LAST) if x not in ids]
   if missing:
     raise ValueError(

@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import hashlib
 import html
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import string
 import subprocess
 import sys
+import unicodedata
 
 import ftfy
 import huggingface_hub
@@ -416,6 +418,86 @@ class TestBuilt:
   def test_no_captions(self):
     with pytest.raises(ValueError, match="needs captions"):
       tokenizer.build_tokenizer([], length=8)
+
+  @pytest.mark.parametrize(
+    "captions, other",
+    [
+      (("一只狗在草地上奔跑", "一只猫在睡觉"), "一只猫在草地上奔跑。"),
+      (("いぬがカフェで寝る",), "カで、いぬ"),
+      (("หมาวิ่งบนหญ้า", "แมวนอน"), "แมววิ่ง"),
+      (("ໝາແລ່ນ",), "ແລ່ໝ"),
+      (("ឆ្កែរត់",), "រត់ឆ្"),
+      (("ခွေးပြေး",), "ပြေးခွ"),
+    ],
+  )
+  def test_characters_of_scripts_without_spaces_are_words(
+    self, captions, other
+  ):
+    """Another caption has no id that training has not seen."""
+    words = tokenizer.build_tokenizer(captions, length=30, first_and_last=True)
+    trained, found = words.encode(captions), words.encode([other])
+    assert set(found.flat) <= set(trained.flat)
+    spoken = [c for c in other if unicodedata.category(c)[0] in "LM"]
+    assert np.count_nonzero(found) == len(spoken) + 2
+    # No continuing pieces, which would have no use.
+    encoder = tokenizers.Tokenizer.from_str(words.text)
+    assert not any(x.startswith("##") for x in encoder.get_vocab())
+
+  def test_captions_of_two_scripts(self):
+    captions = ["我的iPhone手机", "the IPHONE, 2019年"]
+    words = tokenizer.build_tokenizer(captions, length=8)
+    first, second = words.encode(captions).tolist()
+    assert first[2] == second[1] and first[5:] == [0, 0, 0]  # iphone
+    assert np.count_nonzero(second) == 4  # the iphone 2019 年
+    assert words.encode(["iphone年"])[0, :2].tolist() == [first[2], second[3]]
+
+  @pytest.mark.parametrize(
+    "captions, digest",
+    [
+      (
+        ("Ein Hund läuft!", "der große Hund", "e\u0301te\u0301 12.5"),
+        "749de2320f1106f5",
+      ),
+      (
+        (
+          "강아지가 풀밭에서 달린다",
+          "собака бежит",
+          "الكلب يجري",
+          "कुत्ता दौड़ता",
+        ),
+        "7f678816f3a5e2da",
+      ),
+      (("x" * 100,), "b07fbef58679d79e"),
+    ],
+  )
+  def test_scripts_with_spaces_keep_their_ids(self, captions, digest):
+    """Runs of earlier versions go on, and so do their exports."""
+    text = tokenizer.build_tokenizer(captions, length=8).text
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest
+
+  def test_long_captions_without_spaces(self, caplog):
+    captions = ["狗" * 101, "猫" * 101, "a" * 101, "b" * 999]
+    words = tokenizer.build_tokenizer(captions, length=8)
+    rows = words.encode(captions)
+    assert len(np.unique(rows, axis=0)) == 4 and 1 not in rows
+    assert not caplog.records
+    captions.append("c" * 1_001)
+    words = tokenizer.build_tokenizer(captions, length=8)
+    assert words.encode(captions)[4].tolist() == [1, *[0] * 7]
+    (line,) = caplog.messages
+    assert line.startswith("1 words of the training captions have more than")
+    assert "ccc...; put spaces" in line
+
+  def test_an_exported_one_reads_the_same(self, tmp_path):
+    """Its file says how captions are cut."""
+    captions = ["一只狗在草地上奔跑", "a dog " * 3, "x" * 150]
+    words = tokenizer.build_tokenizer(captions, length=12, first_and_last=True)
+    (tmp_path / "tokenizer.json").write_text(words.text, encoding="utf-8")
+    exported = tokenizer.pretrained_tokenizer(tmp_path, length=12, clean=False)
+    captions.append("一只猫 and a dog")
+    np.testing.assert_array_equal(
+      exported.encode(captions), words.encode(captions)
+    )
 
 
 class TestLength:
