@@ -384,6 +384,16 @@ def validation_period(
   return max(round(eval_every_epochs * steps_per_epoch), 1)
 
 
+def is_due(period: int, step: int) -> bool:
+  """Returns whether something is done at a step; a period of 0 is never.
+
+  Example:
+    >>> is_due(5, 10), is_due(5, 11), is_due(0, 10)
+    (True, False, False)
+  """
+  return period > 0 and step % period == 0
+
+
 class _Texts(NamedTuple):
   """The texts that the command line gives for one key."""
 

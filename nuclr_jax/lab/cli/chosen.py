@@ -185,24 +185,14 @@ def _sees_images() -> bool:
 
 def _warn_of_captions(data) -> None:
   """Warns, for each captioned set, of captions that are cut, or repeat."""
-  from nuclr_jax.lab.data.other_sets import label_of
+  from nuclr_jax.lab.data import cut_captions
+  from nuclr_jax.lab.data.source import label_of
 
-  tokenizer = data.tokenizer
   for split, held_out in data.held_out.items():
+    cut_captions.warn_of_held_out(data, split)
     for name, captioned in held_out.retrieval.items():
       name = label_of(split, name)
       count, texts = len(captioned.captions), len(set(captioned.captions))
-      # Without a vocabulary, captions are not tokenized.
-      if tokenizer.vocab_size:
-        cut = int(tokenizer.is_cut(captioned.captions).sum())
-        if cut:
-          log.warning(
-            "%s: %d of %d captions are cut to %d tokens",
-            name,
-            cut,
-            count,
-            tokenizer.length,
-          )
       if texts < REPEATED * count:
         log.warning(
           "%s: %d captions are %d texts; every image of a text is a right "

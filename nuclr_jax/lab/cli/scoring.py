@@ -172,7 +172,7 @@ def _described(held_out, sources) -> Iterator[dict[str, Any]]:
     sources: Where they are from, as far as a flag or the config says that;
       others are of the data of the run itself.
   """
-  from nuclr_jax.lab.data.other_sets import label_of
+  from nuclr_jax.lab.data.source import label_of
 
   def describe(split, name, **counts):
     label = label_of(split, name)
@@ -237,7 +237,7 @@ def _of_items(parts, mesh, state, split, items, correct):
   """Scores a split of --input; its embeddings are in files meanwhile."""
   from nuclr_jax.lab import export
   from nuclr_jax.lab.data.embeddings import open_embeddings, set_of_rows
-  from nuclr_jax.lab.data.other_sets import label_of
+  from nuclr_jax.lab.data.source import label_of
 
   with tempfile.TemporaryDirectory(prefix="nuclr-") as place:
     folder = pathlib.Path(place, "embeddings")

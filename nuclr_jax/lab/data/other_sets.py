@@ -13,7 +13,7 @@ from typing import NamedTuple
 from nuclr_jax.lab.data import sets, tfds_reader
 from nuclr_jax.lab.data.captioned import open_image_text_set
 from nuclr_jax.lab.data.embeddings import Lookup, open_embeddings, set_of_rows
-from nuclr_jax.lab.data.source import Data, HeldOut, Inputs
+from nuclr_jax.lab.data.source import Data, HeldOut, Inputs, label_of
 
 HELD_OUT = ("validation", "val", "valid", "dev", "test")  # names of splits
 NO_SPLIT = ""  # of a folder of classes without splits, for one
@@ -73,16 +73,6 @@ def open_sets(
     opened = {name: functools.cache(opened)}
     add(place, split, f"zero_shot_{name}", zero_shot=opened)
   return OtherSets(held_out, sources)
-
-
-def label_of(split: str, name: str, *, by: str = "/") -> str:
-  """Joins a split and a name, of which each may be empty.
-
-  Example:
-    >>> label_of("val", "coco"), label_of(NO_SPLIT, "coco"), label_of("val", "")
-    ('val/coco', 'coco', 'val')
-  """
-  return by.join(filter(None, (split, name)))
 
 
 def join(sets_of_split: HeldOut, more: HeldOut) -> HeldOut:

@@ -299,6 +299,16 @@ class HeldOut(NamedTuple):
   others: Mapping[str, "Scored"] = {}
 
 
+def label_of(split: str, name: str, *, by: str = "/") -> str:
+  """Joins a split and a name, of which each may be empty.
+
+  Example:
+    >>> label_of("val", "coco"), label_of("", "coco"), label_of("val", "")
+    ('val/coco', 'coco', 'val')
+  """
+  return by.join(filter(None, (split, name)))
+
+
 def fingerprints(held_out: HeldOut) -> dict[str, str]:
   """Identifies the held-out sets of a split by what they hold.
 

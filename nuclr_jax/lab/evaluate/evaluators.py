@@ -48,19 +48,24 @@ class Embed(NamedTuple):
   # Captions -> what `text` reads of each, such as token ids; equal for captions
   # that the model cannot tell apart.
   encode: Callable[[Sequence[str]], Sequence] = list
+  # Captions -> whether `text` leaves out the end of each; None = not known.
+  is_cut: Callable[[Sequence[str]], np.ndarray] | None = None
 
 
 Evaluator = Callable[[Embed], Metrics]
 MakeEmbed = Callable[[Params, PyTree], Embed]
 
 
-def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
+def make_embedder(
+  model: Model, encode, mesh: Mesh, *, is_cut=None
+) -> MakeEmbed:
   """Compiles functions that embed images and texts, split over the mesh.
 
   Args:
     model: The model.
     encode: Turns captions into token ids, such as `Tokenizer.encode`.
     mesh: The device mesh.
+    is_cut: Says which captions are cut for that, such as `Tokenizer.is_cut`.
 
   Returns:
     `make(params, model_state) -> Embed`, where `params` are the model's. The
@@ -124,6 +129,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
       features=sides(before) if model.features else plain,
       outputs=sides(raw),
       encode=encode,
+      is_cut=is_cut,
     )
 
   return make

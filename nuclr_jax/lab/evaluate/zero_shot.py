@@ -164,8 +164,8 @@ def zero_shot_evaluator(data: LabelledSet, name: str) -> Evaluator:
 def embed_classes(embed: Embed, data: LabelledSet, name: str) -> Classes:
   """Embeds the classes of a set by its prompts, or by CLIP's.
 
-  It warns, once, of prompts that the model cannot tell apart, and of classes
-  that are called by numbers.
+  It warns, once, of prompts that the model cannot tell apart, or reads the
+  beginning of, and of classes that are called by numbers.
   """
   groups = data.prompts or make_prompts(name, data.classes)
   rows = iter(embed.encode([prompt for group in groups for prompt in group]))
@@ -178,7 +178,7 @@ def embed_classes(embed: Embed, data: LabelledSet, name: str) -> Classes:
   owner = np.repeat(np.arange(len(distinct)), list(map(len, distinct)))
   names = list(data.classes) or [f"class {i}" for i in range(len(groups))]
   examples = [group[0] for group in groups]
-  problems = [_equal(names, examples, same)]
+  problems = [_equal(names, examples, same), _cut(embed, prompts)]
   if not data.prompts:
     problems += [_numbers(names, examples), _other_templates(name, names)]
   for problem in filter(None, problems):
@@ -210,6 +210,19 @@ def _equal(
     f"{len(same)} classes: {'; '.join(texts)}{more}. As in published code, an "
     "image is taken for the first of them, and never for another; only other "
     "names of the classes can tell them apart"
+  )
+
+
+def _cut(embed: Embed, prompts: Sequence[str]) -> str:
+  """Says how many prompts the model reads without their ends, or nothing."""
+  if embed.is_cut is None:
+    return ""
+  cut = [prompts[i] for i in np.flatnonzero(embed.is_cut(prompts))]
+  if not cut:
+    return ""
+  return (
+    f"{len(cut)} of {len(prompts)} prompts are cut to what the model reads, "
+    f"such as {cut[0]!r}; shorten the names of such classes"
   )
 
 

@@ -13,8 +13,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from nuclr_jax.lab import evaluate, progress
-from nuclr_jax.lab.data.other_sets import label_of
-from nuclr_jax.lab.data.source import HeldOut, ImageTextSet
+from nuclr_jax.lab.data.source import HeldOut, ImageTextSet, label_of
 from nuclr_jax.lab.evaluate.retrieval import right_ids
 from nuclr_jax.lab.report import page
 from nuclr_jax.lab.train import journal, loop, records, resume
@@ -95,7 +94,10 @@ def before_training(
   if not any(any(x) for x in held_out.values()):
     return {}
   log.info("scoring the model before training ...")
-  make = evaluate.make_embedder(parts.model, parts.data.tokenizer.encode, mesh)
+  words = parts.data.tokenizer
+  make = evaluate.make_embedder(
+    parts.model, words.encode, mesh, is_cut=words.is_cut
+  )
   scored = parts._replace(evaluators=evaluate.evaluators_of(held_out))
   try:
     model = resume.first_model(parts.model, mesh, seed=parts.settings.seed)

@@ -19,7 +19,8 @@ from jax.sharding import Mesh
 import orbax.checkpoint as ocp
 
 from nuclr_jax.lab import distributed, files, progress
-from nuclr_jax.lab.config import Config, validation_period
+from nuclr_jax.lab.config import Config, is_due, validation_period
+from nuclr_jax.lab.data import cut_captions
 from nuclr_jax.lab.data.places import DATA_DIR
 from nuclr_jax.lab.data.reference import open_reference
 from nuclr_jax.lab.evaluate.evaluators import (
@@ -239,7 +240,8 @@ def readout(parts: Experiment, train_state: TrainState) -> Readout:
 
 def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Embed]:
   """Makes `embed(train_state)`, the function that evaluators embed with."""
-  make = make_embedder(parts.model, parts.data.tokenizer.encode, mesh)
+  words = parts.data.tokenizer
+  make = make_embedder(parts.model, words.encode, mesh, is_cut=words.is_cut)
   return lambda state: make(state.params["model"], state.model_state)
 
 
@@ -337,17 +339,19 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
     open_batches(parts, run.mesh, first, at=positions) as (batches, now_at),
     distributed.stop_on_signal(first, last) as stop_requested,
   ):
+    with clock.during("evaluation"):
+      cut_captions.warn(parts.data, fresh=first == 0)
     validate = _make_validate(run, make_embed, recorder.write)
-    if _lacks_validation(run, period, first):
+    if records.lacks_validation(run.workdir, settings, period, first):
       validate(first, train_state)
     for step in range(first + 1, last + 1):
       with clock.during("data"):
         batch = next(batches)
       train_state, metrics = step_fn(train_state, batch)
       window.append((step, metrics))
-      validating = _is_due(period, step) and step < last
+      validating = is_due(period, step) and step < last
       looked_at = None
-      if hooks := [x for x in parts.hooks if _is_due(x.every, step)]:
+      if hooks := [x for x in parts.hooks if is_due(x.every, step)]:
         train_state = recalibrated(train_state, train_state)
         looked_at = train_state.params["model"]
         with clock.during("evaluation"):
@@ -355,8 +359,8 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
             train_state = hook.apply(train_state, make_embed(train_state))
       stopped = stop_requested(step)
       stopping = step == last or stopped
-      saving = stopping or _is_due(settings.checkpoint_every, step)
-      logging_now = step == last or _is_due(settings.log_every, step)
+      saving = stopping or is_due(settings.checkpoint_every, step)
+      logging_now = step == last or is_due(settings.log_every, step)
       # A hook sees no average, and may have changed the model that it sees.
       changed = average.to_look_at(train_state).params["model"] is not looked_at
       if (saving or validating) and changed:
@@ -385,18 +389,6 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
       where = f"step {step} of {last}"
       log.info("stopped at %s; run the same command again to continue", where)
   return train_state, stopped
-
-
-def _lacks_validation(run, period, step) -> bool:
-  """Returns whether a run must be validated at the step that it starts from.
-
-  At step 0 it must if `keep_best` is set, so that a wrong name is found early;
-  later, if it was killed between a checkpoint and the validation of that step.
-  """
-  if step == 0:
-    return run.parts.settings.keep_best is not None
-  is_due = _is_due(period, step)
-  return is_due and not records.has_scores(run.workdir, step, "validation/")
 
 
 def _make_validate(run, make_embed, write):
@@ -445,7 +437,3 @@ def _latest(manager) -> str:
   return (
     "none" if step is None else str(checkpoint.folder_of(manager) / str(step))
   )
-
-
-def _is_due(period: int, step: int) -> bool:
-  return period > 0 and step % period == 0

@@ -14,7 +14,13 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks
 from nuclr_jax.lab import distributed, extensions, files
-from nuclr_jax.lab.config import OWN_PARTS, Config, ConfigError, complete
+from nuclr_jax.lab.config import (
+  OWN_PARTS,
+  Config,
+  ConfigError,
+  complete,
+  is_due,
+)
 from nuclr_jax.lab.train import trackers
 from nuclr_jax.lab.train.settings import Settings, resolve, with_held_out
 from nuclr_jax.lab.train.step import TrainState
@@ -162,6 +168,25 @@ def has_scores(workdir: pathlib.Path, step: int, prefix: str) -> bool:
     if row["step"] == step
     for name in row
   )
+
+
+def lacks_validation(
+  workdir: pathlib.Path, settings: Settings, period: int, step: int
+) -> bool:
+  """Returns whether a run must be validated at the step that it starts from.
+
+  At step 0 it must if `keep_best` is set, so that a wrong name is found early;
+  later, if it was killed between a checkpoint and the validation of that step.
+
+  Args:
+    workdir: Folder of the run.
+    settings: The settings of the run.
+    period: The steps between validations.
+    step: The step.
+  """
+  if step == 0:
+    return settings.keep_best is not None
+  return is_due(period, step) and not has_scores(workdir, step, "validation/")
 
 
 def check_same_run(

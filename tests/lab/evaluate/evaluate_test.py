@@ -434,6 +434,19 @@ class TestClassesOfNames:
     )
     assert scores["top1"] == 0
 
+  def test_prompts_that_are_cut(self, caplog):
+    zero_shot._warn_once.cache_clear()
+    embed = evaluators.Embed(
+      image=None,
+      text=lambda captions: make_pairs.unit_rows(0, len(captions), 4),
+      is_cut=lambda captions: np.array([len(x) > 20 for x in captions]),
+    )
+    data = LabelledSet(None, None, ["cat", "very long name"], ())
+    zero_shot.embed_classes(embed, data, "it")
+    (line,) = caplog.messages
+    assert line.startswith("zero_shot_it: 1 of 2 prompts are cut")
+    assert "'a photo of a very long name.'" in line
+
   def test_imagenet(self, caplog):
     ids = sorted(zero_shot._table()["imagenet_names"])
     classes, _ = self.classes_of(ids, "imagenet")
