@@ -191,7 +191,8 @@ def stateless(
     loss, metrics = loss_fn(params, pairs)
     return loss, (state, metrics)
 
-  def readout(params, _):
+  def readout(params, state):
+    del state
     tau = None if temperature is None else jnp.asarray(temperature(params))
     return Readout(temperature=tau)
 

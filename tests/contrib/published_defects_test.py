@@ -103,12 +103,6 @@ def test_amorlips_derivative_by_the_temperature(case, official, correct):
   assert difference - found == pytest.approx(missed, rel=1e-6)
 
 
-def test_a_row_at_one_is_taken_for_a_new_one():
-  """log v = 0; the next average is the batch's alone (gamma 0.2)."""
-  average = math.log(0.8 * math.exp(0.0) + 0.2 * math.exp(-5.0))
-  assert average == pytest.approx(-0.22, abs=5e-3)
-
-
 def test_exponentials_of_similarities_overflow():
   """AmorLIP's Z at 1 / tau = 100, and the raw logits of SCENT's `xc`."""
   largest = math.log(np.finfo(np.float32).max)

@@ -230,6 +230,12 @@ def test_adaptive_sees_popularities_and_the_positive(zeta, x64):
       near(a, b)
 
 
+def test_a_row_at_one_keeps_its_average(x64):
+  """DRRho-CLIP's and SCENT's code takes log v = 0 for a row without a visit."""
+  found = average(lambda count: jnp.asarray(0.2), 0.0, -5.0)
+  assert found == pytest.approx(-0.22, abs=5e-3)
+
+
 def test_a_floor_below_the_greatest_term_so_far_loses_anchors(x64):
   """TempNet's table (iSogCLR's likewise): a sum in units of its greatest term.
 

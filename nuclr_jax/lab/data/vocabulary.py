@@ -60,14 +60,14 @@ def build(
     pre_tokenizers.Punctuation("removed"),
   ]
   split = pre_tokenizers.Sequence(steps)
-  words, character = _count_words(captions, normalizer, split), WITHOUT_SPACES
-  alone: set[str] = set()
-  if any(map(re.compile(character).search, words)):
-    regex = tokenizers.Regex(character)
+  words = _count_words(captions, normalizer, split)
+  alone, character = set(), re.compile(WITHOUT_SPACES)
+  if any(map(character.search, words)):
+    regex = tokenizers.Regex(WITHOUT_SPACES)
     steps.append(pre_tokenizers.Split(regex, "isolated"))
     split = pre_tokenizers.Sequence(steps)
     words = _count_words(captions, normalizer, split)
-    alone = set(filter(re.compile(character).fullmatch, words))
+    alone = set(filter(character.fullmatch, words))
   characters = sorted({c for word in words for c in word})
   continuing = [c for c in characters if c not in alone]
   frequent = sorted(

@@ -48,9 +48,8 @@ def make_prior(prior: str | os.PathLike, train: Source | None = None) -> Prior:
     prior: "counts" takes how often the words of a text are those of a caption
       of a training pair (see `canonical`), plus 1/2 so that unseen texts can be
       chosen; it warns where fewer than 90 % of the texts it is asked for are
-      captions. Otherwise a
-      .json file that maps texts to counts (or probabilities), or a .csv file of
-      texts and counts.
+      captions. Otherwise a .json file that maps texts to counts (or
+      probabilities), or a .csv file of texts and counts.
     train: The training pairs; "counts" needs them.
 
   Raises:

@@ -164,8 +164,8 @@ def zero_shot_evaluator(data: LabelledSet, name: str) -> Evaluator:
 def embed_classes(embed: Embed, data: LabelledSet, name: str) -> Classes:
   """Embeds the classes of a set by its prompts, or by CLIP's.
 
-  It warns, once, of prompts that the model cannot tell apart, or reads the
-  beginning of, and of classes that are called by numbers.
+  It warns, once, of prompts that the model cannot tell apart or reads only in
+  part, and of classes that are called by numbers.
   """
   groups = data.prompts or make_prompts(name, data.classes)
   rows = iter(embed.encode([prompt for group in groups for prompt in group]))
