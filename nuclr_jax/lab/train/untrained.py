@@ -182,7 +182,7 @@ def _share(a: str, b: str) -> bool:
   """Returns whether two splits as TFDS writes them may have pairs in common."""
 
   def parts(split):
-    return [x.partition("[")[::2] for x in split.split("+")]
+    return [x.strip().partition("[")[::2] for x in split.split("+")]
 
   return any(
     name == other and (part == another or not (part and another))

@@ -73,6 +73,7 @@ def test_a_model_without_a_temperature(
     ("coco:val[:9],x=coco:val[9:]", ["val"], "coco:val[:9]", ["coco:val[:9]"]),
     ("mine", ["train"], "mine", ["mine:train"]),
     ("mine:test+train[:9]", ["test", "train"], "mine", ["mine:test+train[:9]"]),
+    ("mine:test + train", ["test", "train"], "mine", ["mine:test + train"]),
     ("mine", ["test", "train"], "mine", []),
   ],
 )
