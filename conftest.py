@@ -5,6 +5,7 @@ import fcntl
 import functools
 import gc
 import importlib.metadata
+import logging
 import os
 import pathlib
 import shutil
@@ -159,6 +160,16 @@ def no_flags_are_left():
   for name in flags.FLAGS:
     if flags.FLAGS[name].present:
       flags.FLAGS[name].unparse()
+
+
+@pytest.fixture(autouse=True)
+def no_log_is_left():
+  """What a command in a test logs, and where to, is not so in the next test."""
+  logger = logging.getLogger("nuclr_jax")
+  before, level, propagate = logger.handlers[:], logger.level, logger.propagate
+  yield
+  logger.handlers[:], logger.propagate = before, propagate
+  logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

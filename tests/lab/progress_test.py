@@ -1,7 +1,6 @@
 """The line of a terminal that is redrawn, and the same run in a pipe."""
 
 import io
-import logging
 import re
 import time
 
@@ -46,17 +45,13 @@ def clock_of(monkeypatch):
   now = [0.0]
   monkeypatch.setattr(time, "monotonic", lambda: now[0])
   monkeypatch.setenv("COLUMNS", "100")
-  logger = logging.getLogger("nuclr_jax")
-  before = logger.propagate, logger.level, list(logger.handlers)
 
   def make(stream):
     monkeypatch.setattr("sys.stderr", progress.Guarded(stream))
     progress.log_to_stderr()
     return now, progress.start_clock(num_steps=20, batch_size=8)
 
-  yield make
-  logger.propagate, logger.handlers = before[0], before[2]
-  logger.setLevel(before[1])
+  return make
 
 
 def train(now, clock, last=20):
