@@ -92,6 +92,8 @@ def build(
     check_end(settings.model, data.inputs)
     _tell_of_exports(settings, data)
   evaluators = suites.choose_evaluators(data, _more_evaluators(settings))
+  if fresh and settings.data.name == "image_text":
+    _warn_unless_scored(evaluators)
   sizes = data.train.sizes
   span = span_of(settings, sizes)
   model = make_model(settings, data.inputs)
@@ -146,6 +148,18 @@ def _tell_of_exports(settings: Settings, data: Data) -> None:
     labelled = any(x.zero_shot or x.probes for x in sets)
     for text in elsewhere.differences(data.resize, labelled=labelled):
       log.info("%s", text)
+
+
+def _warn_unless_scored(evaluators: suites.Suites) -> None:
+  """Warns if nothing is scored while captioned pairs are trained on."""
+  if not evaluators["validation"]:
+    log.warning(
+      "no validation split: nothing is scored during training%s; nuclr ingest "
+      "--split=validation makes one, which --data=mine takes; or --config.data."
+      "validation=\"('mine:train[90%%:]',)\" holds out pairs that --data="
+      "mine:train[:90%%] leaves",
+      "" if evaluators["test"] else ", or at its end",
+    )
 
 
 def score_on(parts: Experiment, held_out: Mapping[str, HeldOut]) -> Experiment:

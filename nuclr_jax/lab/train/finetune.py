@@ -138,12 +138,6 @@ def sets_of(
       key = "validation" if name in untrained.VALIDATION else name
       if key in scored:
         scored[key].append(f"{place.name}={place.source}:{name}")
-  if not scored["validation"]:
-    log.warning(
-      "no validation split: nothing is scored during training; nuclr ingest "
-      "--split=validation makes one, or --config.data.validation=\"('mine"
-      ":train[90%:]',)\" holds out pairs that --data=mine:train[:90%] leaves"
-    )
   lists = {key: tuple(names) for key, names in scored.items()}
   return {"train": ",".join(train)} | lists | classified
 

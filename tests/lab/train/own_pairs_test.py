@@ -3,12 +3,14 @@
 import make_captioned
 import pytest
 
+import nuclr_jax
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.config import ConfigError, load_config
 from nuclr_jax.lab.train import settings
 from nuclr_jax.lab.train.own_pairs import config_of_pairs
 
 PAIRS, HELD_OUT = 20, 6
+HELD_OUT_SET = ("mine:train[80%:]",)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,27 @@ def test_another_recipe_keeps_everything_but_its_sets(data_dir, caplog):
   assert config["keep_best"] is None
   assert "mine has 20 pairs; without --config, the config own" in caplog.text
   assert config["data"]["test"] == () and "probes" not in config["data"]
+
+
+@pytest.mark.parametrize(
+  "changes, warning",
+  [
+    ({}, None),
+    ({"validation": ()}, "scored during training, or at its end; nuclr ingest"),
+    ({"validation": (), "test": HELD_OUT_SET}, "during training; nuclr ingest"),
+    ({"train": "mine:train[:80%]", "validation": HELD_OUT_SET}, None),
+  ],
+)
+def test_a_run_without_scores_is_warned_of(data_dir, caplog, changes, warning):
+  config = load_config("own:20")  # as `nuclr train` without --data does
+  with config.unlocked():
+    config.data.update(changes)
+  nuclr_jax.build(config, data_dir=data_dir)
+  assert ("no validation split" in caplog.text) == (warning is not None)
+  assert (warning or "") in caplog.text
+  caplog.clear()
+  nuclr_jax.build(config, data_dir=data_dir, fresh=False)  # to score or resume
+  assert "no validation split" not in caplog.text
 
 
 def test_what_cannot_be_trained(data_dir, tmp_path):
