@@ -6,6 +6,7 @@ By default it is the config `own`, sized by the number of pairs.
 from collections.abc import Sequence
 import logging
 import os
+import pathlib
 from typing import Any
 
 from nuclr_jax.lab.config import ConfigError, complete, load_config
@@ -76,10 +77,11 @@ def config_of_pairs(
     )
   if recipe is None:
     _say(sets["train"], pairs, values)
-    if held_out := sets["validation"]:
-      name = held_out[0].partition("=")[0]
-      values["keep_best"] = f"validation/{name}/mean_recall@1"
-      log.info("--best takes the state with the best %s", values["keep_best"])
+  is_own = pathlib.Path(name.partition(":")[0]).stem == "own"
+  if is_own and (held_out := sets.get("validation")):
+    first = held_out[0].partition("=")[0]
+    values["keep_best"] = f"validation/{first}/mean_recall@1"
+    log.info("--best takes the state with the best %s", values["keep_best"])
   kept = values["data"].items()
   of_recipe = {key: x for key, x in kept if key not in finetune.OF_SETS}
   return values | {"data": of_recipe | sets}

@@ -69,6 +69,14 @@ def test_the_sets_are_counted_and_named(data_dir, caplog):
   assert both["data"]["zero_shot"] == ("pets",)
 
 
+@pytest.mark.parametrize("recipe", ["own:20,sogclr", "configs/own.py:nuclr"])
+def test_own_by_name_keeps_the_best_state_too(data_dir, recipe):
+  config = config_of_pairs(["mine"], data_dir=data_dir, recipe=recipe)
+  assert config["keep_best"] == "validation/mine/mean_recall@1"
+  config = config_of_pairs(["mine:train"], data_dir=data_dir, recipe=recipe)
+  assert config["keep_best"] is None  # without a score
+
+
 def test_another_recipe_keeps_everything_but_its_sets(data_dir, caplog):
   caplog.set_level("INFO", logger="nuclr_jax")
   config = config_of_pairs(["mine"], data_dir=data_dir, recipe="cc3m:smoke")
