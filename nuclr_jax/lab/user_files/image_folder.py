@@ -103,7 +103,7 @@ def rows_of(
   beside = 0  # texts that are not read
   inside = functools.cache(lambda place: files.inside(place, folder.path))
   for table in folder.tables:
-    for name, row in read_table(table, split=None, **columns):
+    for name, row in read_table(table, **columns):
       if isinstance(row, Row):
         path = pathlib.Path(os.path.normpath(row.path))
         named.add(os.fspath(path))
@@ -125,12 +125,16 @@ def rows_of(
   for path in map(os.path.abspath, images):
     if path not in named:
       key, source = os.path.relpath(path, top), os.fspath(folder.path)
-      row = Row(key, source, path, None)
-      if splits_named:
-        row = Rejected(key, source, NO_SPLIT)
-      rows.append((None, row))
+      rows.append((None, Row(key, source, path, None)))
+  if not splits_named:
+    return rows
   rest = splits.rest_of(None, splits_named)
-  return [(name or rest, row) for name, row in rows]
+  return [
+    (rest, Rejected(row.key, row.source, NO_SPLIT))
+    if name is None and isinstance(row, Row)
+    else (name or rest, row)
+    for name, row in rows
+  ]
 
 
 def _is_inside(path: pathlib.Path, folder: pathlib.Path, inside) -> bool:

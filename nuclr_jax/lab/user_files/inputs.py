@@ -23,13 +23,17 @@ from nuclr_jax.lab.user_files import (
   image_folder,
   listing,
   readers,
-  saved,
   splits,
 )
 from nuclr_jax.lab.user_files.batches import (
   ARROW,
   has_texts,
   open_schema,
+)
+from nuclr_jax.lab.user_files.choosing import (
+  choose_split,
+  own_split,
+  settle,
 )
 from nuclr_jax.lab.user_files.columns import (
   choose_captions,
@@ -140,17 +144,16 @@ def plan(
       Part(split, partial(readers.read_tar, str(x)), stamp_of(x)) for x in paths
     ]
   elif kinds in COLUMNAR and not columnar.are_tables(text, paths, image_column):
-    split = split if only else _own_split(text, paths, split)
+    split = split if only else own_split(text, paths, split)
     parts = _parts_of_columns(text, paths, only, split, must, options)
   elif kinds <= set(SUFFIXES) or kinds in COLUMNAR:
-    split = split if only else _own_split(text, paths, split)
-    of = split if not must or _are_named(paths, split, text) else None
-    rows = (
-      row for path in paths for row in read_table(path, split=of, **options)
-    )
-    joined = join_rows(rows)
+    split = split if only else own_split(text, paths, split)
+    rows = [
+      row for path in paths for row in read_table(path, split=split, **options)
+    ]
+    joined = join_rows(settle(rows, split=split, must=must, text=text))
     _warn_of_folders(text, joined)
-    chosen = _chosen(joined, only, text)
+    chosen = choose_split(joined, only, text)
     stamps = [stamp_of(path) for path in paths]
     parts = [part for x in chosen.items() for part in _cut(*x)]
     parts = [x._replace(stamp=[*stamps, _of_images(x)]) for x in parts]
@@ -187,54 +190,6 @@ def _check_options(text: str, kinds: set[str], options: Mapping) -> None:
         f"Parquet files{more}; --input={text} is of the kinds "
         f"{', '.join(sorted(kinds))}"
       )
-
-
-def _are_named(paths: Sequence, split: str, text: str) -> bool:
-  """Returns whether Parquet or Arrow files are of a split by their place."""
-  return not set(map(listing.kind_of, paths)) & set(SUFFIXES) and all(
-    _is_named(path, split, text) for path in paths
-  )
-
-
-def _own_split(text: str, paths: Sequence, split: str) -> str:
-  """Returns the split that a saved folder says it is, or else `split`."""
-  own = ""
-  if set(map(listing.kind_of, paths)) == {ARROW}:
-    own = saved.own_split(paths)
-  if own and own != split:
-    log.info("%s: it was saved as the split %s, which is made", text, own)
-  return own or split
-
-
-def _is_named(path: pathlib.Path, split: str, text: str) -> bool:
-  if path.suffix == ARROW:
-    return saved.own_split([path]) == (splits.of_name(split) or split)
-  return listing.is_named(path, split, text)
-
-
-def _chosen(
-  named: dict[str | None, list], only: str | None, text: str
-) -> dict[str, list]:
-  """Selects the split that the user names, or all splits."""
-  if only is None or set(named) <= {only}:
-    return named
-  unnamed = named.pop(None, [])
-  if not named:
-    raise ValueError(listing.NO_SPLITS.format(text=text, split=only))
-  if unnamed:
-    log.warning(
-      "%s: %d rows or parts name no split, and are left out",
-      text,
-      len(unnamed),
-    )
-  key = only if only in named else splits.of_name(only)
-  if key not in named:
-    raise ValueError(
-      f"{text} has the splits {sorted(named)}, not {only}; name one of them "
-      "with --split, or leave the flag out to make all"
-    )
-  log.info("%s: only the split %s is read", text, only)
-  return {key: named[key]}
 
 
 def _warn_of_folders(text: str, joined: dict[str | None, list]) -> None:
@@ -294,7 +249,7 @@ def _plan_described(text, folders, only, split, columns, choose) -> Plan:
     images = list(listing.images_of(folder.path))
     rows = image_folder.rows_of(folder, images, columns)
     if any(name for name, _ in rows):
-      kept = _chosen(join_rows(rows), only, text)
+      kept = choose_split(join_rows(rows), only, text)
     else:  # the splits may be folders
       top = os.path.abspath(folder.path)
       places = [x.path for _, x in rows if isinstance(x, Row)]
@@ -383,7 +338,7 @@ def _read_far(path: str, split: str, **options) -> Iterator[Any]:
     else:  # so it is here
       parts, _ = _cut_columns(here, split, **options)
     for part in parts:
-      for item in part.read() if part.split == split else ():
+      for item in part.read() if part.split in (None, split) else ():
         yield item._replace(source=path)
 
 
@@ -397,24 +352,26 @@ def _cut(split: str, rows: Sequence) -> list[Part]:
 
 def _parts_of_columns(text, paths, only, split, must, options) -> list[Part]:
   """Makes parts of Parquet or Arrow files with images, of one or all splits."""
-  named, any_path = {}, False
+  found, named, any_path = [], {}, False
   for path in paths:
-    known = not must or _is_named(path, split, text)
-    parts, has_paths = _cut_columns(path, split if known else None, **options)
+    parts, has_paths = _cut_columns(path, split, **options)
     any_path |= has_paths
-    for part in parts:
-      named.setdefault(part.split, []).append(part)
+    found += [(part.split, part) for part in parts]
+  for name, part in settle(found, split=split, must=must, text=text):
+    named.setdefault(name, []).append(part._replace(split=name))
   if options["images"] is not None and not any_path:
     raise ValueError(
       f"--images={options['images']} goes with paths of images, but "
       f"--input={text} has the images themselves; leave the flag out"
     )
-  return [x for found in _chosen(named, only, text).values() for x in found]
+  return [
+    x for found in choose_split(named, only, text).values() for x in found
+  ]
 
 
 def _cut_columns(
   path: pathlib.Path,
-  split: str | None,
+  split: str,
   *,
   images: str | os.PathLike | None,
   image_column: str | None,
@@ -425,14 +382,15 @@ def _cut_columns(
 
   Args:
     path: The file, of Parquet or Arrow.
-    split: The split of its rows, if it does not name splits.
+    split: The split that is made, see `read_table`.
     images: The folder that paths are relative to, if the user names one.
     image_column: The column of images that the user names, if any.
     caption_column: That of captions.
     split_column: That of splits.
 
   Returns:
-    The parts, and whether some images are named by path.
+    The parts, of the split None if the file names none, and whether some images
+    are named by path.
   """
   import pyarrow
 
@@ -440,7 +398,7 @@ def _cut_columns(
     schema, sizes = open_schema(path)
   except (pyarrow.ArrowException, OSError, ValueError):
     damaged = partial(readers.damaged_file, str(path))
-    return [Part(split, damaged, stamp_of(path))], False
+    return [Part(None, damaged, stamp_of(path))], False
   names = schema.names
   image = columnar.image_column(path, schema, image_column)
   captions = choose_captions(path, names, caption_column, image)
@@ -463,7 +421,7 @@ def _cut_columns(
     if known or not found:
       break
     besides.add(column)  # it is about something else
-  rest = splits.rest_of(split, known.values())
+  rest = splits.rest_of(split, known.values()) if known else None
   how = {"image": image, "captions": captions}
   how |= {} if images is None else {"folder": os.fspath(images)}
   read = partial(columnar.read_columns, str(path), **how)

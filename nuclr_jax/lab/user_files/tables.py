@@ -99,7 +99,7 @@ class Row(NamedTuple):
 def read_table(
   path: str | os.PathLike,
   *,
-  split: str | None,
+  split: str | None = None,
   images: str | os.PathLike | None = None,
   image_column: str | None = None,
   caption_column: str | None = None,
@@ -109,14 +109,16 @@ def read_table(
 
   Args:
     path: The table; its suffix decides the format.
-    split: The split of its images where the table does not name it.
+    split: The split that is made: if the table names it among others, rows that
+      name none are listed with it.
     images: Folder that paths are relative to; by default the table's folder.
     image_column: Column or JSON key of the image's path.
     caption_column: Column or JSON key of the caption or the captions.
     split_column: Column or JSON key of the split, see `splits.find_column`.
 
   Yields:
-    `(split, row)`; what cannot be a row is rejected.
+    `(split, row)`; what cannot be a row is rejected. The split is None if the
+    table names none.
 
   Raises:
     ValueError: If the table has an unknown form (the message lists known
@@ -143,7 +145,7 @@ def read_table(
     columns = columns._replace(besides=besides)
   rows = [(known.get(x) if x in found else x, row) for x, row in rows]
   names = {name for name, _ in rows if name}
-  rest = splits.rest_of(split, names)
+  rest = splits.rest_of(split, names) if names else None
   for name, row in rows:
     if isinstance(row, Row):
       row = row._replace(path=local_path(folder, row.path))

@@ -266,11 +266,65 @@ def test_equal_rows_of_different_splits_stay_apart(tmp_path):
   assert kept == {"train": "13", "test": "2"}
 
 
-def test_a_table_with_splits_beside_one_without(tmp_path):
-  write(tmp_path, "csv", ["test", "val"])
-  (tmp_path / "u.csv").write_text("image,caption\n0.jpg,more 7\n")
-  kept, _ = planned(f"{tmp_path}/t.csv,{tmp_path}/u.csv")
-  assert kept == {"test": "0", "validation": "1", "train": "7"}
+def unnamed(folder, kind, first):
+  """A file without splits, or, of Parquet, with a column that is empty."""
+  path = write(folder, kind, [None, None])
+  if kind == "parquet":  # with a column of pyarrow's type null
+    path = path.rename(folder / f"{first}.{kind}")
+    data = parquet.read_table(path).to_pydict()
+    data["caption"] = [f"thing {first}", f"thing {first + 1}"]
+    parquet.write_table(pa.table(data), path)
+    return path
+  (folder / f"{first}.csv").write_text(
+    f"image,caption\n0.jpg,thing {first}\n1.jpg,thing {first + 1}\n"
+  )
+  return folder / f"{first}.csv"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_files_that_name_no_split_beside_some_that_do(tmp_path, kind, caplog):
+  """Their rows are of no split, as those of one file would be."""
+  more = unnamed(tmp_path, kind, 4), unnamed(tmp_path, kind, 6)
+  named = write(tmp_path, kind, ["train", "test", "val", ""])
+  for first, last in ((named, more), (more[0], (more[1], named))):
+    given = ",".join(map(str, (first, *last)))
+    kept, wrong = planned(given)
+    assert kept == {"train": "0", "test": "1", "validation": "2"}
+    assert wrong == {"train": [NO_SPLIT] * 5}
+    assert "2 files name no split, such as" in caplog.text
+    for split, key in (("test", "test"), ("val", "validation")):
+      kept, wrong = planned(given, split=split)
+      assert kept == {key: {"test": "1", "val": "2"}[split]}
+    found = planned(given, split="test", made=False)
+    assert found == ({"test": "1"}, {"test": [NO_SPLIT]})
+  caplog.clear()
+  both = ",".join(map(str, more))
+  (found,) = planned(both, split="test")[0].items()
+  assert (found[0], sorted(found[1])) == ("test", [*"4567"])
+  assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_file_may_be_of_a_split_by_its_name(tmp_path, kind):
+  more = unnamed(tmp_path, kind, 4)
+  more = more.rename(tmp_path / f"cc-train-0.{kind}")
+  named = write(tmp_path, kind, ["test", "val"])
+  kept, wrong = planned(f"{named},{more}")
+  assert kept == {"test": "0", "validation": "1", "train": "45"}
+  assert not wrong
+  assert planned(f"{named},{more}", split="test")[0] == {"test": "0"}
+
+
+def test_tables_of_a_folder_that_name_no_split(tmp_path):
+  for name, split in (("a", "train"), ("b", "test"), ("c", None)):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "0.jpg").write_bytes(PHOTOS[0])
+    row = {"file_name": "0.jpg", "text": name} | (
+      {"split": split} if split else {}
+    )
+    (tmp_path / name / "metadata.jsonl").write_text(json.dumps(row))
+  kept, wrong = planned(tmp_path)
+  assert (kept, wrong) == ({"train": "a", "test": "b"}, {"train": [NO_SPLIT]})
 
 
 def test_folders_of_splits_in_a_table_are_warned_of(tmp_path, caplog):
