@@ -6,6 +6,7 @@ of Arrow is a single group.
 
 from collections.abc import Iterator, Sequence
 import os
+import re
 import struct
 from typing import Any
 
@@ -16,6 +17,12 @@ END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream of Arrow
 FEATHER = b"ARROW1"  # how files begin that are no streams
 COMPRESSED = "compressed Arrow file"
 CUT = "cut off, or followed by more"
+ASKED = 1000  # lines that may be the first to name a split
+FEW = 16  # rows that tell texts from other bytes
+# How JPEG, PNG, GIF, WebP and TIFF begin.
+IMAGE_START = re.compile(
+  rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF.{4}WEBP|II\*\0|MM\0\*", re.S
+)
 
 
 def open_schema(path: str | os.PathLike) -> tuple[Any, list[int]]:
@@ -88,6 +95,46 @@ def batches_of(
         yield batch.slice(start, size)
   if why:
     raise ValueError(why)
+
+
+def first_rows(
+  path: str | os.PathLike, columns: Sequence[str], most: int = ASKED
+) -> list[dict[str, Any]]:
+  """Returns what columns of a file hold in its first rows, if any.
+
+  Args:
+    path: The file.
+    columns: The columns. Of a damaged or empty file, nothing is known.
+    most: The most rows.
+  """
+  import pyarrow
+
+  try:
+    for batch in batches_of(path, 0, columns, most):
+      return batch.to_pylist()
+  except (pyarrow.ArrowException, OSError, ValueError, IndexError):
+    pass
+  return []
+
+
+def texts_in_bytes(path: str | os.PathLike, schema: Any) -> list[str]:
+  """Returns the columns of bytes that hold texts, as far as first rows tell.
+
+  Impala, Hive and others write texts of Parquet without marking them as such.
+  What begins like an image or has a NUL is none.
+
+  Args:
+    path: The file.
+    schema: The columns to look at, by pyarrow.
+  """
+  names = [x.name for x in schema if is_bytes(x.type)]
+  rows = first_rows(path, names, FEW) if names else []
+  return [x for x in names if all(_are_texts(row[x]) for row in rows)]
+
+
+def _are_texts(cell: bytes | list[bytes | None] | None) -> bool:
+  cells = cell if isinstance(cell, list) else [cell]
+  return not any(x and (b"\0" in x or IMAGE_START.match(x)) for x in cells)
 
 
 def _scan(path: str | os.PathLike) -> tuple[int, str]:
@@ -189,6 +236,24 @@ def has_texts(kind) -> bool:
   if types.is_dictionary(kind):
     kind = kind.value_type
   return str(kind) in ("string", "large_string", "string_view")
+
+
+def is_bytes(kind) -> bool:
+  """Returns whether a column of this type holds bytes, or lists of them.
+
+  Args:
+    kind: The type, by pyarrow.
+
+  Example:
+    >>> import pyarrow as pa
+    >>> is_bytes(pa.list_(pa.binary())), is_bytes(pa.string())
+    (True, False)
+  """
+  from pyarrow import types
+
+  if types.is_list(kind) or types.is_large_list(kind):
+    kind = kind.value_type
+  return has_bytes(kind) and not types.is_struct(kind)
 
 
 def may_name(kind) -> bool:

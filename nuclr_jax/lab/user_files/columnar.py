@@ -18,9 +18,12 @@ from nuclr_jax.lab.data.captions import as_text
 from nuclr_jax.lab.data.tar_members import DAMAGED
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.batches import (
+  ASKED,
   COMPRESSED,
   CUT,
+  IMAGE_START,
   batches_of,
+  first_rows,
   has_bytes,
   has_path,
   is_arrow,
@@ -51,16 +54,12 @@ from nuclr_jax.lab.user_files.named_images import (
   url_error,
 )
 from nuclr_jax.lab.user_files.readers import read_rows
-from nuclr_jax.lab.user_files.tables import ASKED, Row
+from nuclr_jax.lab.user_files.tables import Row
 
 BYTES_COLUMNS = (
   "jpg jpeg image image_bytes bytes png webp img photo content"
 ).split()
 CHECKSUM = re.compile("hash|digest|checksum|md5|sha[0-9]")  # no images
-# How JPEG, PNG, GIF, WebP and TIFF begin.
-IMAGE_START = re.compile(
-  rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF.{4}WEBP|II\*\0|MM\0\*", re.S
-)
 # What `datasets` has for photos that it knows by their address only.
 LINKS = (
   "{path} names images by URL, such as {url}, and has no bytes of them. Let "
@@ -184,26 +183,6 @@ def image_column(path: str | os.PathLike, schema: Any, name: str | None) -> str:
     alike = [x for x in images if any(y in plain(x) for y in BYTES_COLUMNS)]
     warn_of_images(path, chosen, alike)
   return chosen
-
-
-def first_rows(
-  path: str | os.PathLike, columns: Sequence[str], most: int = ASKED
-) -> list[dict[str, Any]]:
-  """Returns what columns of a file hold in its first rows, if any.
-
-  Args:
-    path: The file.
-    columns: The columns. Of a damaged file, nothing is known.
-    most: The most rows.
-  """
-  import pyarrow
-
-  try:
-    for batch in batches_of(path, 0, columns, most):
-      return batch.to_pylist()
-  except (pyarrow.ArrowException, OSError, ValueError):
-    pass
-  return []
 
 
 def said_of_splits(

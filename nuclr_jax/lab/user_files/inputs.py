@@ -27,8 +27,10 @@ from nuclr_jax.lab.user_files import (
 )
 from nuclr_jax.lab.user_files.batches import (
   ARROW,
+  first_rows,
   has_texts,
   open_schema,
+  texts_in_bytes,
 )
 from nuclr_jax.lab.user_files.choosing import (
   choose_split,
@@ -403,9 +405,10 @@ def _cut_columns(
   image = columnar.image_column(path, schema, image_column)
   captions = choose_captions(path, names, caption_column, image)
   has_paths = columnar.check_links(path, image, range(len(sizes)))
-  texts = [field.name for field in schema if has_texts(field.type)]
-  texts = [x for x in texts if x not in (image, *captions)]
-  rows = columnar.first_rows(str(path), texts) if sum(sizes) and texts else []
+  others = [x for x in schema if x.name not in (image, *captions)]
+  texts = [x.name for x in others if has_texts(x.type)]
+  texts += texts_in_bytes(path, others)
+  rows = first_rows(str(path), texts) if texts else []
   find = partial(splits.find_column, path, names, split_column)
   besides = {image, *captions}
   while True:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data.captions import (
   captions_of,
+  decode,
   of_cell,
   open_text,
   tidy_text,
@@ -30,9 +31,12 @@ from nuclr_jax.lab.data.tar_members import DAMAGED
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.batches import (
   ARROW,
+  ASKED,
   batches_of,
+  is_bytes,
   may_name,
   open_schema,
+  texts_in_bytes,
 )
 from nuclr_jax.lab.user_files.columns import (
   IMAGE_COLUMNS,
@@ -67,7 +71,6 @@ NO_PATH = re.compile(
   r"data:image/.*|<PIL\.\w.*|[A-Za-z0-9+/_\s-]{200,}={0,2}", re.S
 )
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
-ASKED = 1000  # lines that may be the first to name a split
 
 
 # What a table says of a row's split; a text is the split itself, and None says
@@ -402,7 +405,8 @@ def _from_parquet(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
 
   try:
     schema, sizes = open_schema(path)
-    names = [x.name for x in schema if may_name(x.type)]
+    texts = texts_in_bytes(path, schema)
+    names = [x.name for x in schema if may_name(x.type) or x.name in texts]
     rows = (
       row
       for group in range(len(sizes))
@@ -423,14 +427,21 @@ def _objects(path, batch) -> Iterator[dict[str, Any]]:
   names, cells = batch.schema.names, []
   for name, column in zip(names, batch.columns, strict=True):
     try:
-      cells.append(column.to_pylist())
+      values = column.to_pylist()
     except (ValueError, OverflowError) as error:
       raise ValueError(
         f"{path}: the column {name} ({str(column.type)[:60]}) cannot be read: "
         f"{error}. Leave it out of the file, or write it as text"
       ) from error
+    cells.append(map(_decoded, values) if is_bytes(column.type) else values)
   for row in zip(*cells, strict=True):
     yield dict(zip(names, row, strict=True))
+
+
+def _decoded(cell: bytes | list[bytes | None] | None) -> Any:
+  if isinstance(cell, list):
+    return list(map(_decoded, cell))
+  return None if cell is None else decode(cell)
 
 
 def _object(line: str) -> Any:

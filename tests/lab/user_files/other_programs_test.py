@@ -215,6 +215,56 @@ def of_spark(path, names):
   )
 
 
+@pytest.mark.parametrize("kind", ["binary", "dictionary", "list"])
+def test_texts_that_parquet_stores_as_bytes(tmp_path, kind):
+  """As Impala and Hive write them, beside columns of other kinds."""
+  folder = photos(tmp_path)
+
+  def stored(*texts):
+    cells = [x.encode() for x in texts]
+    if kind == "list":
+      return pa.array([[x] for x in cells])
+    return pa.array(cells).dictionary_encode() if kind[0] == "d" else cells
+
+  path = to_parquet(
+    folder / "x.parquet",
+    image=["0.jpg", "1.jpg"],
+    title=["of something else"] * 2,
+    caption=stored("a dog", "ein Hündchen"),
+    split=stored("train", "test")
+    if kind != "list"
+    else pa.array([b"train", b"test"]),
+    file_name=PHOTOS[2:4],  # is no text
+    vector=[bytes(8)] * 2,
+  )
+  expected = {"train": [(0, "a dog")], "test": [(1, "ein Hündchen")]}
+  assert planned(path) == expected
+  assert planned(path, split="test") == {"test": expected["test"]}
+  assert planned(path, split="test", made=False) == {"test": expected["test"]}
+
+
+def test_an_unusual_column_of_splits_that_is_stored_as_bytes(tmp_path):
+  rows = {"caption": ["a dog", "a cat"], "use": [b"train", b"test"]}
+  expected = {"train": [(0, "a dog")], "test": [(1, "a cat")]}
+  photos(tmp_path)
+  for image in (PHOTOS[:2], ["sub/0.jpg", "sub/1.jpg"]):
+    path = to_parquet(tmp_path / "x.parquet", image=image, **rows)
+    assert planned(path) == expected
+
+
+def test_empty_files_of_bytes(tmp_path):
+  rows = {
+    "image": pa.array([], pa.string()),
+    "split": pa.array([], pa.binary()),
+  }
+  rows["caption"] = pa.array([], pa.string())
+  assert planned(to_parquet(tmp_path / "x.parquet", **rows)) == {}
+  rows["image"] = pa.array([], pa.binary())
+  assert planned(to_parquet(tmp_path / "x.parquet", **rows)) == {}
+  parquet.ParquetWriter(tmp_path / "y.parquet", pa.table(rows).schema).close()
+  assert planned(tmp_path / "y.parquet") == {}
+
+
 def test_binary_files_of_spark(tmp_path):
   path = of_spark(tmp_path / "x.parquet", ["none.jpg", "gone.jpg"])
   assert planned(path) == {"train": [(0, "text"), (1, "text")]}
