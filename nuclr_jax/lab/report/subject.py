@@ -331,12 +331,17 @@ def _read_cached(folder: str) -> tuple[dict[str, Any], Photos, dict[str, Any]]:
     lambda rows: small and decoded([small[i] for i in rows]),
     read_column(folder, KEY),
   )
+  # Captions of one id may be spelt differently: the first one stands for all.
+  _, first, row = np.unique(
+    index.text_id, return_index=True, return_inverse=True
+  )
+  caption = index.caption[first[row]]
   arrays = {
     "image": image[index.record],
-    "text": np.asarray(data.text)[index.caption],
+    "text": np.asarray(data.text)[caption],
     "image_id": index.image_id,
     "text_id": index.text_id,
-    "caption": [data.captions[i] for i in index.caption],
+    "caption": [data.captions[i] for i in caption],
   }
   return arrays, photos, _counts(data.folder)
 

@@ -165,6 +165,27 @@ class TestFolder:
     assert len(found.clusters) == 4 and not found.is_exact.any()
 
 
+def test_spellings_of_a_caption_are_one_text(tmp_path):
+  """As it is spelt first, although a model tells the spellings apart."""
+  captions = ["a dog", "a dog...", "two cats", "A dog", "A  DOG!", "a tree"]
+  items = [Item(f"{i}.jpg", "x", FILES[i], [x]) for i, x in enumerate(captions)]
+  write_embeddings(MODEL, items, tmp_path / "embeddings")
+  given = subject.from_files(str(tmp_path / "embeddings"), temperature=0.5)
+  popularity_page.write(given, tmp_path)
+  rows = table(tmp_path / "popularity" / "texts.csv")
+  assert [(x["caption"], x["pairs"]) for x in rows] == [
+    ("a dog", "4"), ("two cats", "1"), ("a tree", "1"),
+  ]  # fmt: skip
+  text_id = np.array([0, 0, 1, 0, 0, 2])
+  text = lengths(["a dog", "two cats", "a tree"])[text_id]
+  expected = popularity.solve(
+    given.pairs.image, text, temperature=0.5, text_id=text_id
+  )
+  found = [float(x["zeta_exact"]) for x in rows]
+  np.testing.assert_allclose(found, expected.zeta.text, atol=5e-3)
+  np.testing.assert_allclose(given.pairs.text, text, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
   """Data sets with a copy: `mine` has names of files, `others` has none."""
