@@ -27,6 +27,7 @@ from nuclr_jax.types import AnyArray, Sides, each, swap, unzip
 
 log = logging.getLogger(__name__)
 
+UNDETERMINED = 0.1  # of the ids; a larger share is worth a warning
 AtLeastTwo = Annotated[
   int,
   checks.Range(
@@ -51,6 +52,7 @@ class Popularity(NamedTuple):
   iterations: int
   converged: bool
   num_solved: int  # pairs in the problem that was solved: a sample or all
+  undetermined: Sides  # [number of ids] each, bool: any zeta fits; see `solve`
 
 
 @checks.checked
@@ -100,8 +102,9 @@ def solve(
     tolerance: The residual to reach; in float32 about 1e-5 is the least.
       Where anchors hardly look beyond their positive (at low temperatures), the
       weights are within the tolerance long before zeta is: to compare zeta,
-      choose a smaller one. If no anchor does, zeta is not determined, and a
-      warning is logged.
+      choose a smaller one. `undetermined` names the ids whose anchors have at
+      most the tolerance of their weight on negatives: their zeta may stay near
+      its start. A warning is logged if they are more than a tenth of the ids.
     max_iterations: The maximum number of iterations for each side; a warning
       is logged if they were too few.
 
@@ -282,7 +285,6 @@ def _result(
   log_denominator = each(
     lambda x, b: np.logaddexp(x, own - b), rest, swap(potential)
   )
-  _warn_of_certainty(rest, log_denominator, tau, tolerance)
   return Popularity(
     ids=pairs.ids,
     zeta=each(lambda b, ids: tau * b[ids.first], potential, problem.ids),
@@ -292,25 +294,23 @@ def _result(
     iterations=sum(run.iterations for run in runs),
     converged=residual <= tolerance,
     num_solved=len(runs.text.potential),
+    undetermined=_undetermined(problem, rest, log_denominator, tolerance),
   )
 
 
-def _warn_of_certainty(
-  rest: Sides, log_denominator: Sides, temperature: float, tolerance: float
-) -> None:
-  """Warns if anchors see only their positives: any zeta fits, such as 0."""
-  logs = each(lambda x, d: np.max(x - d), rest, log_denominator)
-  certain = each(lambda x: -np.inf < x <= np.log(tolerance), logs)
-  if any(certain):
+def _undetermined(problem, rest, log_denominator, tolerance) -> Sides:
+  """Says of which ids any zeta fits, such as 0; warns if they are many."""
+  share = each(np.subtract, swap(rest), swap(log_denominator))  # its log
+  share = each(lambda ids, x: ids.log_mean(x)[ids.first], problem.ids, share)
+  found = each(lambda x: x <= np.log(tolerance), share)
+  if max(map(np.mean, found)) > UNDETERMINED:
     log.warning(
-      "popularity: zeta of %s is not determined, and stays near its start: at "
-      "temperature %g, anchors have at most %.2g of their weight on negatives, "
-      "which is within the tolerance, %.2g; choose a higher temperature, or a "
-      "smaller tolerance if that share is above 1e-5",
-      " and ".join(
-        f"{side}s" for side, x in swap(certain)._asdict().items() if x
-      ),
-      temperature,
-      np.exp(max(logs)),
+      "popularity: zeta of %s images and %s texts is not determined, and may "
+      "stay near its start: at temperature %g, anchors have at most the "
+      "tolerance, %.2g, of their weight on negatives; choose a higher "
+      "temperature or, down to 1e-5, a smaller tolerance",
+      *each(lambda x: f"{x.sum()} of {len(x)}", found),
+      problem.temperature,
       tolerance,
     )
+  return found

@@ -19,5 +19,6 @@ def save_random(path, source):
     iterations=0,
     converged=True,
     num_solved=sizes.num_pairs,
+    undetermined=Sides(*(np.zeros(n, bool) for n in sizes.ids)),
   )
   save_popularity(path, found, temperature=0.1, fingerprint=source.fingerprint)

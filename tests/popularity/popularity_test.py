@@ -356,8 +356,47 @@ def test_zeta_that_nothing_determines_warns(tau, caplog):
   found = solve(image, image, temperature=tau, tolerance=1e-3)
   assert found.converged
   assert np.any(found.zeta.text) == (tau == 1.0)
-  message = "zeta of images and texts is not determined"
+  message = f"zeta of {N} of {N} images and {N} of {N} texts is not determined"
   assert (message in caplog.text) == (tau != 1.0)
+
+
+def alone(n, dim):
+  """Pairs that are far from all others, but for the first two."""
+  text, noise = (make_pairs.unit_rows(i, n, dim) for i in (0, 1))
+  text[1] = text[0] + 0.01 * noise[0]
+  text /= np.linalg.norm(text, axis=1, keepdims=True)
+  own = np.random.default_rng(0).uniform(0.5, 0.9, (n, 1))
+  noise -= np.sum(noise * text, axis=1, keepdims=True) * text
+  noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+  return own * text + np.sqrt(1 - own**2) * noise, text
+
+
+def test_a_single_look_alike_does_not_hide_what_is_undetermined(caplog):
+  """By weights in float64, and by changes of zeta that the data allow."""
+  image, text = alone(60, 256)
+  options = dict(temperature=0.03, tolerance=1e-3)
+  found = solve(image, text, **options)
+  assert found.converged
+  assert "58 of 60 images and 58 of 60 texts is not determined" in caplog.text
+
+  def weights(zeta):
+    logits = (image @ text.T - zeta) / 0.03
+    return np.exp(logits - logsumexp(logits, axis=1, keepdims=True))
+
+  own = np.diag(weights(found.zeta.text))
+  expected = own >= 1 - 1e-3
+  np.testing.assert_array_equal(expected, np.arange(60) >= 2)
+  undetermined = found.undetermined
+  np.testing.assert_array_equal(undetermined.text, expected)
+  np.testing.assert_array_equal(undetermined.image, expected)
+  moved = found.zeta.text + 0.03 * RNG.uniform(-1, 1, 60) * undetermined.text
+  np.testing.assert_allclose(weights(moved).sum(axis=0), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("ids", IDS.values(), ids=IDS)
+def test_ordinary_zeta_is_determined(ids, caplog):
+  found = solve(*matrices(*ids), ids, tolerance=1e-3)
+  assert not np.concatenate(found.undetermined).any() and not caplog.text
 
 
 def test_starts_that_overflow():

@@ -131,6 +131,12 @@ def _write(
     "residual": solution.residual,
     "iterations": solution.iterations,
     "converged": solution.converged,
+    **{
+      f"undetermined_{x.name}s": int(
+        getattr(solution.undetermined, x.name).sum()
+      )
+      for x in sides
+    },
     "seconds": round(seconds, 1),
   } | _scores(sides)
   summary = {name: x for name, x in summary.items() if x is not None}

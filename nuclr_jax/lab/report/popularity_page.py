@@ -23,6 +23,7 @@ from nuclr_jax.lab.report.near_threshold import Threshold
 from nuclr_jax.lab.report.subject import Subject
 from nuclr_jax.lab.report.suspects import Suspects
 from nuclr_jax.popularity import Popularity
+from nuclr_jax.popularity.exact import UNDETERMINED
 
 MOST, LARGE = 0.5, 0.1  # of the rows: in clusters, and in a single one
 MIN_LARGE = 100  # rows of a cluster that may be large
@@ -99,7 +100,15 @@ def doubts(found: Solved) -> list[str]:
       "captions apart. Train longer, or take another model."
     )
   for side in found.sides:
-    if is_flat(side.columns["zeta_exact"], tau):
+    undetermined = getattr(found.solution.undetermined, side.name)
+    if np.mean(undetermined) > UNDETERMINED:
+      said.append(
+        f"ζ of {undetermined.sum():,} of {len(undetermined):,} "
+        f"{side.name}s is not determined at this temperature, {tau:g}: nearly "
+        "all weight is on their own pairs, so any popularity fits. Do not "
+        "trust their ranking, or choose a higher temperature."
+      )
+    elif is_flat(side.columns["zeta_exact"], tau):
       said.append(
         f"The ranking of {side.name}s is useless: all of them are equally "
         "popular, since the model gives nearly equal weights to all pairs."

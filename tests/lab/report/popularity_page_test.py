@@ -149,10 +149,10 @@ def test_suspects_of_a_run_are_far_from_their_neighbours(run):
     )
 
 
-def written(tmp_path, image, text, **options):
+def written(tmp_path, image, text, temperature=0.1, **options):
   """The text of the page, and the summary, of given embeddings."""
   np.savez(tmp_path / "x.npz", image=image, text=text, **options)
-  given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+  given = subject.from_files(str(tmp_path / "x.npz"), temperature=temperature)
   path = popularity_page.write(given, tmp_path)
   summary = json.loads(path.with_name("summary.json").read_text())
   return read_page.parsed(path).text, summary
@@ -166,6 +166,8 @@ class TestDoubts:
     image = text + 0.2 * make_pairs.unit_rows(4, 60, 8)
     said, summary = written(tmp_path, image, text)
     assert "useless" not in said and "most of the data" not in said
+    assert "not determined" not in said
+    assert summary["undetermined_images"] == summary["undetermined_texts"] == 0
     assert 0.8 < summary["duplicates_threshold"] < 1
     assert "near_copies" in summary and summary["near_copies"] < 6
 
@@ -180,6 +182,18 @@ class TestDoubts:
       assert f"The ranking of {side}s is useless" in said
     # At 1 - temperature / 2, all 60 would be near-duplicates.
     assert summary["near_copies"] < 6
+
+  def test_weights_on_own_pairs_alone(self, tmp_path):
+    """A look-alike aside, each anchor is sure of its partner."""
+    text = make_pairs.unit_rows(3, 60, 512)
+    text[1] = text[0] + 0.01 * text[2]
+    image = text + 0.2 * make_pairs.unit_rows(4, 60, 512)
+    image[:2] = text[:2]
+    said, summary = written(tmp_path, image, text, temperature=0.05)
+    for side in ("image", "text"):
+      assert f"of 58 of 60 {side}s is not determined" in said
+      assert summary[f"undetermined_{side}s"] == 58
+      assert f"The ranking of {side}s is useless" not in said
 
   def test_no_two_are_told_apart(self, tmp_path):
     ones = np.ones((60, 8))
