@@ -128,8 +128,8 @@ nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=csls
 nuclr evaluate --embeddings=image.npy,text.npy
   A run is scored on the sets that it was trained with, or on those of --data,
   --zero_shot and --input in place of all its own. --data names what nuclr
-  ingest made; a name without a split stands for its validation and test splits,
-  or for the only split that it has. --input takes what nuclr ingest takes. A
+  ingest made; a name without a split stands for its validation and test splits
+  or, if there are none, for all. --input takes what nuclr ingest takes. A
   run on embeddings takes other folders of nuclr embed as --data. Scores begin
   with the name of the split, as it is called there, and the first lines say
   what was scored. With --config, the sets are those of the config:

@@ -38,7 +38,7 @@ def open_sets(
   Args:
     captioned: Prepared data sets for retrieval, see `sets`: `NAME` or
       `NAME:SPLIT`. A name without a split stands for its validation and test
-      splits, or for the only split that it has.
+      splits or, if there are none, for all.
     classified: Labelled sets, see `sets`.
     inputs: The inputs of the model.
     data_dir: Folder of prepared data sets.

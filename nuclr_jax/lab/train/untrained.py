@@ -62,8 +62,8 @@ def config_of_published(
     architecture: What a file of weights is of, see there.
     data: Captioned sets to evaluate on: `NAME` or `NAME:SPLIT` of prepared data
       sets, see `data.sets`. A name without a split stands for its validation
-      and test splits, or for the only split that it has. The training pairs
-      are those of `train_of`.
+      and test splits or, if there are none, for all. The training pairs are
+      those of `train_of`.
     zero_shot: Labelled sets to classify, see `data.sets`.
     data_dir: Folder of prepared data sets.
 
