@@ -46,7 +46,7 @@ def find(subject: Subject) -> Duplicates:
   """
   photos, partner = subject.photos, None
   if subject.trained:  # every photo is in a pair
-    partner = subject.pairs.ids.text[pair_of(subject)]
+    partner = near_duplicates.partners(photos.of_pairs, subject.pairs.ids.text)
   # The numbers of contents, in the order of the photos.
   _, first, row = np.unique(
     photos.content, return_index=True, return_inverse=True

@@ -24,6 +24,30 @@ LINKS = 4  # per row, that are held at once
 Links = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
 
 
+def partners(
+  own: Int[np.ndarray, "pairs"], other: Int[np.ndarray, "pairs"]
+) -> Int[np.ndarray, "rows"]:
+  """Returns the partner of each id, for `clusters` of a trained model.
+
+  Args:
+    own: The id of each pair on the side whose rows are compared.
+    other: Its id on the other side.
+
+  Returns:
+    For each distinct `own`, in ascending order, the only id it is paired with;
+    if there are several, a negative number that no other row has.
+
+  Example:
+    >>> partners(np.array([0, 1, 1, 2]), np.array([7, 7, 8, 7]))
+    array([ 7, -2,  7])
+  """
+  _, first, row = np.unique(own, return_index=True, return_inverse=True)
+  partner = other[first]
+  several = np.zeros(len(first), bool)
+  several[row[other != partner[row]]] = True
+  return np.where(several, -1 - np.arange(len(first)), partner)
+
+
 def clusters(
   embedding: Float[np.ndarray, "rows dim"],
   partner: Int[np.ndarray, "rows"] | None = None,

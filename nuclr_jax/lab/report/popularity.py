@@ -205,7 +205,10 @@ def _side(name, subject, found, own) -> SidePage:
 
 def _text_clusters(subject: Subject, texts: SidePage) -> Alike:
   """Finds rows of texts that training takes for negatives of each other."""
-  of_texts = subject.pairs.text[texts.pair], subject.pairs.ids.image[texts.pair]
+  ids, partner = subject.pairs.ids, None
+  if subject.trained:
+    partner = near_duplicates.partners(ids.text, ids.image)
+  of_texts = subject.pairs.text[texts.pair], partner
   threshold = near_threshold.derive(
     *of_texts, temperature=subject.temperature, of="texts"
   )

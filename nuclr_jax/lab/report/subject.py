@@ -24,7 +24,7 @@ from nuclr_jax.lab.data.embeddings import (
   open_texts,
   read_column,
 )
-from nuclr_jax.lab.data.pair_index import repeats
+from nuclr_jax.lab.data.pair_index import content_hash, repeats
 from nuclr_jax.lab.data.source import AnyTokenizer, ImageTextSet, Source
 from nuclr_jax.lab.evaluate.evaluators import embed_pairs
 from nuclr_jax.lab.train import loop
@@ -260,6 +260,9 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     image = pairs.image
     if not np.array_equal(first, np.arange(len(image))):  # else, no copy
       image = image[first]
+    if "image_id" not in content:  # equal rows are copies
+      hashes = [content_hash(row.tobytes()) for row in image]
+      numbers = np.array(hashes, np.uint64)
     photos = Photos(image, numbers, of_pairs, lambda rows: None, None)
   return Subject(
     pairs,

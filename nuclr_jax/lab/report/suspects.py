@@ -76,18 +76,26 @@ def find(subject: Subject, log_own: Sides) -> Suspects:
     order of their match probabilities.
   """
   pairs = subject.pairs
-  # With exact zeta, both sides have the same probabilities, up to the residual.
+  # Where no id repeats, exact zeta gives both sides the same probabilities.
   log_own = np.mean(log_own, axis=0)
   by, order, scores = MATCH, log_own, {MATCH: np.exp(log_own)}
   recall, unit = None, 1.0
   if subject.trained:
+    # Repeated pairs are one here: else a wrong one has itself as neighbours.
+    _, first, row = np.unique(
+      np.stack(pairs.ids, axis=1),
+      axis=0,
+      return_index=True,
+      return_inverse=True,
+    )
     distances, shares = [], []
-    sides = pairs.image, pairs.text
+    sides = pairs.image[first], pairs.text[first]
     for of, x, y in zip(("images", "texts"), sides, sides[::-1], strict=True):
       found = neighbours.nearest(x, NEIGHBOURS, of=of)
       shares.append(neighbours.share_of_nearest(x, found, of=of))
       distances.append(neighbours_distance(found, y))
-    distance, recall = np.mean(distances, axis=0), min(shares)
+    distance = np.mean(distances, axis=0)[row.ravel()]
+    recall = min(shares)
     by, order, unit = DISTANCE, -distance, subject.temperature
     scores[DISTANCE] = distance
   label, image = _classes(subject)
@@ -142,24 +150,31 @@ def listing(
 ) -> Listing:
   """Returns all pairs as a list of the page, the most suspicious first.
 
-  The first ones have another caption that would fit better.
+  The first ones have the caption that would fit better, if there is one.
   """
   pairs, names = subject.pairs, subject.photos.names
   worst = suspects.pair[: browse.THUMBNAILS]
-  _, first = np.unique(pairs.ids.text, return_index=True)
-  best = first[
+  texts, first = np.unique(pairs.ids.text, return_index=True)
+  best = texts[
     preferred(pairs.image[worst], pairs.text[first], solution.zeta.text)
   ]
-  rather = [""] * len(suspects.pair)
-  rather[: len(worst)] = subject.captions(pairs.ids.text[best])
+  own = set(zip(*map(np.ndarray.tolist, pairs.ids), strict=True))
+  of_worst = zip(pairs.ids.image[worst].tolist(), best.tolist(), strict=True)
+  rather = [
+    "" if pair in own else caption
+    for pair, caption in zip(of_worst, subject.captions(best), strict=True)
+  ]
+  rather += [""] * (len(suspects.pair) - len(rather))
   labels = dict.fromkeys((suspects.by, MATCH))
   return Listing(
     "suspects",
     "Suspected label noise",
     f"<p>{WHY[suspects.by]} Go through them in this order, mark the captions "
     "that are wrong, and stop where most are right. Then save the marked rows, "
-    "and correct or remove them in your data. The match probability is the "
-    "probability, given the image, of its own caption among all captions.</p>",
+    "and correct or remove them in your data. The match probability is that "
+    "of the caption among all captions, given the image, and of the image "
+    "among all images, given the caption: their geometric mean. Where another "
+    "caption fits better, it is shown as <i>rather</i>.</p>",
     "suspects.csv",
     {**columns(subject, suspects), "rather": rather},
     subject.photos.of_pairs[suspects.pair],

@@ -257,6 +257,79 @@ class TestFiles:
     assert summary["suspects_ordered_by"] == "self_confidence"
     assert "names of classes" in path.read_text()
 
+  def solved(self, tmp_path, *, trained=False, **content):
+    """The folder of tables, for embeddings of a model."""
+    np.savez(tmp_path / "x.npz", **content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    popularity_page.write(given._replace(trained=trained), tmp_path)
+    return tmp_path / "popularity"
+
+  def test_a_wrong_pair_is_suspicious_however_often_it_occurs(self, tmp_path):
+    """Its copies do not vouch for it."""
+    topics = make_pairs.unit_rows(0, 10, 16)
+    topic = np.arange(200) // 20
+    image, text = (
+      topics[topic] + 0.2 * make_pairs.unit_rows(key, 200, 16) for key in (1, 2)
+    )
+    row = np.append(np.arange(200), [0] * 12)  # the first image once, and again
+    column = np.append(np.arange(200), [20] * 12)  # with a text of topic 1
+    folder = self.solved(
+      tmp_path,
+      trained=True,
+      image=image[row],
+      text=text[column],
+      image_id=row,
+      text_id=column,
+    )
+    first = table(folder / "suspects.csv")[:12]
+    assert {int(x["pair"]) for x in first} == set(range(200, 212))
+    assert len({x["neighbours_distance"] for x in first}) == 1
+
+  def test_a_caption_that_fits_better(self, tmp_path):
+    """Only of another image, so that right pairs have none."""
+    text = make_pairs.unit_rows(3, 40, 8)
+    image = text[np.r_[:40, 7]] + 0.1 * make_pairs.unit_rows(4, 41, 8)[0]
+    text_id = np.r_[:40, 8]
+    text_id[[5, 9]] = 9, 5
+    image_id = np.r_[:40, 7]  # the last pair is the image 7 with the text 8
+    image[40] = image[7]
+    folder = self.solved(
+      tmp_path,
+      image=image,
+      text=text[text_id],
+      image_id=image_id,
+      text_id=text_id,
+      caption=[f"c{i}" for i in text_id],
+    )
+    listed = read_page.lists(folder / "popularity.html")["suspects"]
+    found = dict(zip(listed["caption"], listed["rather"], strict=True))
+    assert found == {f"c{i}": "" for i in range(40)} | {"c5": "c9", "c9": "c5"}
+
+  @pytest.mark.parametrize("last", [False, True])
+  @pytest.mark.parametrize("trained", [False, True])
+  def test_texts_alike_in_any_order_of_rows(self, last, trained, tmp_path):
+    """Texts 0 and 1 share the image 0, but have others, too."""
+    text = make_pairs.unit_rows(3, 30, 8)
+    text[1] = text[0] + 1e-3 * make_pairs.unit_rows(5, 1, 8)
+    text_id = np.r_[0, 1, 0, 1, 0, 1, 2:30]
+    image_id = np.r_[0, 0, 1:33]
+    image = make_pairs.unit_rows(4, 33, 8)[image_id]
+    order = np.r_[2:34, 0, 1] if last else np.arange(34)
+    content = dict(image=image, image_id=image_id, text_id=text_id)
+    content = {name: x[order] for name, x in content.items()}
+    folder = self.solved(tmp_path, trained=trained, text=text, **content)
+    clusters = [int(x["cluster"]) for x in table(folder / "texts.csv")]
+    assert clusters == [1, 1] + [0] * 28
+
+  def test_equal_rows_without_ids_are_exact_copies(self, tmp_path):
+    image = make_pairs.unit_rows(4, 60, 8)
+    image[41] = image[7]
+    text = make_pairs.unit_rows(3, 60, 8)
+    folder = self.solved(tmp_path, image=image, text=text)
+    copies = table(folder / "duplicates.csv")
+    assert [x["kind"] for x in copies] == ["exact"] * 2
+    assert {int(x["image"]) for x in copies} == {7, 41}
+
   def test_rare_captions_are_no_classes(self, tmp_path):
     label = np.r_[np.arange(72) % 4, np.arange(4, 12)]
     text = make_pairs.unit_rows(3, 12, 8)
