@@ -88,13 +88,16 @@ def find(subject: Subject, log_own: Sides) -> Suspects:
       return_index=True,
       return_inverse=True,
     )
+    row = row.ravel()
+    if len(first) == len(row):  # none is repeated
+      first = row = slice(None)
     distances, shares = [], []
     sides = pairs.image[first], pairs.text[first]
     for of, x, y in zip(("images", "texts"), sides, sides[::-1], strict=True):
       found = neighbours.nearest(x, NEIGHBOURS, of=of)
       shares.append(neighbours.share_of_nearest(x, found, of=of))
       distances.append(neighbours_distance(found, y))
-    distance = np.mean(distances, axis=0)[row.ravel()]
+    distance = np.mean(distances, axis=0)[row]
     recall = min(shares)
     by, order, unit = DISTANCE, -distance, subject.temperature
     scores[DISTANCE] = distance
@@ -150,7 +153,7 @@ def listing(
 ) -> Listing:
   """Returns all pairs as a list of the page, the most suspicious first.
 
-  The first ones have the caption that would fit better, if there is one.
+  The most suspicious ones also have the caption that fits better, if any does.
   """
   pairs, names = subject.pairs, subject.photos.names
   worst = suspects.pair[: browse.THUMBNAILS]
@@ -158,7 +161,8 @@ def listing(
   best = texts[
     preferred(pairs.image[worst], pairs.text[first], solution.zeta.text)
   ]
-  own = set(zip(*map(np.ndarray.tolist, pairs.ids), strict=True))
+  alike = np.isin(pairs.ids.image, pairs.ids.image[worst])
+  own = set(zip(*(x[alike].tolist() for x in pairs.ids), strict=True))
   of_worst = zip(pairs.ids.image[worst].tolist(), best.tolist(), strict=True)
   rather = [
     "" if pair in own else caption
@@ -171,10 +175,10 @@ def listing(
     "Suspected label noise",
     f"<p>{WHY[suspects.by]} Go through them in this order, mark the captions "
     "that are wrong, and stop where most are right. Then save the marked rows, "
-    "and correct or remove them in your data. The match probability is that "
-    "of the caption among all captions, given the image, and of the image "
-    "among all images, given the caption: their geometric mean. Where another "
-    "caption fits better, it is shown as <i>rather</i>.</p>",
+    "and correct or remove them in your data. The match probability is the "
+    "geometric mean of two: that of the caption among all captions, given the "
+    "image, and that of the image among all images, given the caption. Where "
+    "another caption fits better, it is shown as <i>rather</i>.</p>",
     "suspects.csv",
     {**columns(subject, suspects), "rather": rather},
     subject.photos.of_pairs[suspects.pair],

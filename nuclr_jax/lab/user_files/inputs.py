@@ -32,11 +32,6 @@ from nuclr_jax.lab.user_files.batches import (
   open_schema,
   texts_in_bytes,
 )
-from nuclr_jax.lab.user_files.choosing import (
-  choose_split,
-  own_split,
-  settle,
-)
 from nuclr_jax.lab.user_files.columns import (
   choose_captions,
 )
@@ -46,6 +41,11 @@ from nuclr_jax.lab.user_files.items import (
   Rejected,
   stamp_of,
   stamp_of_all,
+)
+from nuclr_jax.lab.user_files.split_choice import (
+  choose_split,
+  own_split,
+  settle,
 )
 from nuclr_jax.lab.user_files.tables import (
   SUFFIXES,
