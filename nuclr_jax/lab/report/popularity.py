@@ -30,6 +30,8 @@ from nuclr_jax.types import Sides
 log = logging.getLogger(__name__)
 
 MANY = 50_000  # pairs; from here on, solving for all of them takes long
+TABLES = ("images.csv", "texts.csv", "duplicates.csv", "suspects.csv")
+SUMMARY, PAGE = "summary.json", "popularity.html"
 
 
 def write(
@@ -91,6 +93,8 @@ def _write(
     )
   seconds = time.monotonic() - began
   log.info("solved in %.0f s, residual %.2g", seconds, solution.residual)
+  for name in (*TABLES, SUMMARY, PAGE, popularity_page.PLOT):  # of other pairs
+    (folder / name).unlink(missing_ok=True)
   save_popularity(
     folder / POPULARITY_FILE,
     solution,
@@ -140,8 +144,8 @@ def _write(
     "seconds": round(seconds, 1),
   } | _scores(sides)
   summary = {name: x for name, x in summary.items() if x is not None}
-  files.write_json(folder / "summary.json", summary)
-  path = folder / "popularity.html"
+  files.write_json(folder / SUMMARY, summary)
+  path = folder / PAGE
   popularity_page.write(
     path, Solved(subject, solution, sides, copies, doubtful, alike, summary)
   )

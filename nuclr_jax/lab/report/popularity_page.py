@@ -30,6 +30,7 @@ MIN_LARGE = 100  # rows of a cluster that may be large
 CLUSTER_SHOWN = 12  # texts of a cluster, at first
 LARGEST = 80  # of a log popularity, which float32 holds
 ENDS = 10_000  # the most and the least popular samples that the page has
+PLOT = "zeta.png"
 # Columns of a side's table that are not for looking.
 TABLE_ONLY = ("log_u_learned", "log_u_exact")
 
@@ -77,7 +78,7 @@ def write(path: pathlib.Path, found: Solved) -> None:
     lists.append(duplicates.listing(subject, found.copies))
   lists += [_popular(subject, x) for x in found.sides]
   lists.append(_alike(subject, texts, found.alike))
-  plot = page.save(_plot(found.sides), path.with_name("zeta.png"))
+  plot = page.save(_plot(found.sides), path.with_name(PLOT))
   name = path.parent.parent.name
   page.write(
     path,

@@ -471,6 +471,18 @@ class TestFiles:
         popularity_page.write(given, tmp_path)
     assert popularity_page.write(given, tmp_path).exists()
 
+  def test_texts_alone_after_pairs(self, tmp_path):
+    """No table of other data stays beside theirs."""
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    folder = popularity_page.write(given, tmp_path).parent
+    (folder / "marks.csv").write_text("not ours")
+    popularity_page.write(given._replace(of_texts=True), tmp_path)
+    assert {x.name for x in folder.iterdir() if x.name[0] != "."} == {
+      *("texts.csv", "popularity.npz", "summary.json", "popularity.html"),
+      *("zeta.png", "marks.csv"),
+    }
+
   def test_tables_by_id_on_both_sides(self, tmp_path):
     image_id = np.arange(50) % 30
     content = self.content | dict(image=3 * self.image[:30], image_id=image_id)
