@@ -216,7 +216,7 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
       f"{paths} has the arrays {unused}, which are not used; those that are: "
       f"{', '.join(ARRAYS)}. Rename them, or leave them out"
     )
-  sides, ids = [], []
+  sides, ids, hashes = [], [], {}
   for side in Sides._fields:
     x = content[side]
     if x.ndim != 2 or x.dtype.kind != "f" or not x.size:
@@ -246,7 +246,8 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     sides.append(_unit_norm(side, x))
     ids.append(i)
     if f"{side}_id" not in content:
-      _warn_of_copies(side, sides[-1])
+      hashes[side] = _hashes(sides[-1])
+      _warn_of_copies(side, hashes[side])
   if len(ids[0]) != len(ids[1]):
     raise ValueError(
       f"image and text must have one entry for each pair, got {len(ids[0])} "
@@ -260,9 +261,7 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     image = pairs.image
     if not np.array_equal(first, np.arange(len(image))):  # else, no copy
       image = image[first]
-    if "image_id" not in content:  # equal rows are copies
-      hashes = [content_hash(row.tobytes()) for row in image]
-      numbers = np.array(hashes, np.uint64)
+    numbers = hashes.get("image", numbers)  # equal rows are copies
     photos = Photos(image, numbers, of_pairs, lambda rows: None, None)
   return Subject(
     pairs,
@@ -385,19 +384,21 @@ def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
   return unit
 
 
-def _warn_of_copies(side: str, x: np.ndarray) -> None:
+def _hashes(x: np.ndarray) -> np.ndarray:
+  """Returns a number for each row, the same for equal rows."""
+  return np.fromiter((content_hash(row) for row in x), np.uint64, len(x))
+
+
+def _warn_of_copies(side: str, hashes: np.ndarray) -> None:
   """Warns if many rows are equal, which count as different without ids."""
-  random = np.random.default_rng(0).normal(size=x.shape[1])
-  numbers = [
-    np.sum(x[i : i + ROWS] * random, 1) for i in range(0, len(x), ROWS)
-  ]
-  copies = len(x) - len(np.unique(np.concatenate(numbers)))
-  if copies > COPIES * len(x):
+  rows = len(hashes)
+  copies = rows - len(np.unique(hashes))
+  if copies > COPIES * rows:
     log.warning(
       "%d of %d rows of %s are copies of others, and count as wrong answers to "
       "them; %s_id in an .npz says which are equal",
       copies,
-      len(x),
+      rows,
       side,
       side,
     )
