@@ -216,6 +216,11 @@ def _begin_worker(index: int, count: int) -> None:
 def evenly(counts: Sequence[int]) -> Int[np.ndarray, "batch"]:
   """Orders blocks of a batch such that any part of it has its share of each.
 
+  A part is a run of places, which a process has, or every k-th place, which a
+  microbatch has: its shares vary about as in a random order, since places are
+  drawn within strata, by fixed numbers. A periodic order, such as A, B, A, B,
+  would put all of A into one microbatch.
+
   Args:
     counts: The sizes of the blocks.
 
@@ -224,9 +229,10 @@ def evenly(counts: Sequence[int]) -> Int[np.ndarray, "batch"]:
 
   Example:
     >>> evenly([4, 2]).tolist()
-    [0, 4, 1, 2, 5, 3]
+    [0, 1, 4, 2, 3, 5]
   """
-  at = [(np.arange(count) + 0.5) / count for count in counts]
+  rng = np.random.default_rng(0)
+  at = [(np.arange(count) + rng.random(count)) / count for count in counts]
   return np.argsort(np.concatenate(at), kind="stable")
 
 

@@ -135,6 +135,18 @@ class TestShares:
       which = np.digitize(batch.pair_id[i : i + 10], [40_000, 43_000])
       assert np.abs(np.bincount(which) - [5, 3, 2]).max() <= 1
 
+  @pytest.mark.parametrize("counts", [(128, 128), (192, 64), (128, 64, 64)])
+  @pytest.mark.parametrize("pieces", [2, 4, 8])
+  def test_microbatches_have_the_shares(self, counts, pieces):
+    """As well as in a random order, whose deviation is less than the root."""
+    places = loader.evenly(counts)
+    assert sorted(places) == list(range(256))
+    which = np.repeat(range(len(counts)), counts)[places]
+    share = np.array(counts) / pieces
+    for i in range(pieces):
+      found = np.bincount(which[i::pieces], minlength=len(counts))
+      assert np.all(np.abs(found - share) < 3 * np.sqrt(share))
+
   def test_every_set_has_its_own_epochs(self, mixed):
     """Of the 172 pairs, 160 are visited in 8 steps, and then others."""
     steps = 172 // 20
