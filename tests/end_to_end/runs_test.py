@@ -111,6 +111,19 @@ def test_the_best_state_on_validation_is_kept(
   chex.assert_trees_all_equal(jax.device_get(load()[2]), expected)
   assert int(load(checkpoints=checkpoint.BEST)[2].step) == step
 
+  # Killed after the score of step 15 was written, which is the best by now, and
+  # before its state was kept: it is, when the run goes on.
+  shutil.rmtree(tmp_path / "checkpoints" / "20")
+  shutil.rmtree(tmp_path / "best")
+  (tmp_path / "metrics.json").unlink()
+  rows = records.read_history(tmp_path)
+  for row in rows:
+    if row["step"] == 15 and score in row:
+      row[score] = 2.0
+  history.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  loop.fit(config, tmp_path, parts=parts)
+  assert int(load(checkpoints=checkpoint.BEST)[2].step) == 15
+
 
 def test_a_best_state_without_a_checkpoint_belongs_to_its_config(
   tiny, build, tmp_path, no_diagnostics

@@ -62,7 +62,7 @@ def open_best(
     best_step, best_value = checkpoint.latest(manager), -math.inf
     if best_step is not None:
       kept = checkpoint.read_meta(manager, best_step)
-      if not _changed_sets(kept, meta):
+      if not changed_sets(kept, meta):
         best_value = _scores_of(kept).get(score, best_value)
       elif step <= best_step:  # steps of a folder only grow
         manager.delete(best_step)
@@ -89,7 +89,7 @@ def _scores_of(kept: Meta) -> Mapping[str, float]:
   return kept.get(SCORES, kept[DECIDED])
 
 
-def _changed_sets(kept: Meta, meta: Meta) -> list[str]:
+def changed_sets(kept: Meta, meta: Meta) -> list[str]:
   """Returns which validation sets are others than those of a kept state.
 
   What earlier versions kept does not say; its sets are taken for the same.
@@ -102,7 +102,7 @@ def _changed_sets(kept: Meta, meta: Meta) -> list[str]:
 
 def _warnings(kept: Meta, meta: Meta, score: str) -> Iterator[str]:
   """Says why the scores of a kept state are not those to come."""
-  if changed := _changed_sets(kept, meta):
+  if changed := changed_sets(kept, meta):
     yield (
       "this state scored best on other validation sets than there are now "
       f"({', '.join(changed)}), so it is replaced at the next validation; "

@@ -160,14 +160,10 @@ def _is_number(value: Any) -> bool:
   return isinstance(value, float) or abs(value) < 2**63
 
 
-def has_scores(workdir: pathlib.Path, step: int, prefix: str) -> bool:
-  """Returns whether the history has a metric of a step with this prefix."""
-  return any(
-    name.startswith(prefix)
-    for row in read_history(workdir)
-    if row["step"] == step
-    for name in row
-  )
+def scores_at(workdir: pathlib.Path, step: int) -> dict[str, Any]:
+  """Returns all metrics that the history has of a step."""
+  rows = [row for row in read_history(workdir) if row["step"] == step]
+  return {name: x for row in rows for name, x in row.items()}
 
 
 def lacks_validation(
@@ -186,7 +182,9 @@ def lacks_validation(
   """
   if step == 0:
     return settings.keep_best is not None
-  return is_due(period, step) and not has_scores(workdir, step, "validation/")
+  names = scores_at(workdir, step)  # without validation sets, of the latter
+  done = any(x.startswith(("validation/", "diagnostics/")) for x in names)
+  return is_due(period, step) and not done
 
 
 def check_same_run(
