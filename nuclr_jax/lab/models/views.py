@@ -34,6 +34,7 @@ def views(
   hidden: HiddenWidth = 0,
   projected: bool = True,
   normalize: bool = True,
+  frozen: tuple[str, ...] = (),
 ) -> base.Model:
   """Encodes both sides of a batch with the same tower, in one call.
 
@@ -55,6 +56,8 @@ def views(
     projected: Whether there is a projection; else the embeddings are the
       encoder's features, whose width `dim` must be.
     normalize: Whether to scale embeddings to unit norm.
+    frozen: `("encoder",)` if it always runs as in evaluation: without dropout,
+      and with the batch statistics that it has.
 
   Returns:
     A `Model`, which has `load` if there are pretrained weights.
@@ -82,7 +85,12 @@ def views(
   encoder = bound("model.encoder", ENCODER, encoder)
   tower = encoder(**inputs)
   model = one_encoder(
-    tower, dim=dim, hidden=hidden, projected=projected, normalize=normalize
+    tower,
+    dim=dim,
+    hidden=hidden,
+    projected=projected,
+    normalize=normalize,
+    frozen="encoder" in frozen,
   )
   if pretrained is None:
     return model
@@ -109,6 +117,7 @@ def one_encoder(
   hidden: int = 0,
   projected: bool = True,
   normalize: bool = True,
+  frozen: bool = False,
 ) -> base.Model:
   """Makes the model `views` from any tower.
 
@@ -121,6 +130,7 @@ def one_encoder(
     hidden: The width of a hidden layer in the projection; 0 leaves it out.
     projected: Whether there is a projection.
     normalize: Whether to scale embeddings to unit norm.
+    frozen: Whether the encoder always runs as in evaluation.
 
   Raises:
     ValueError: If `dim` is not the width of features that are not projected.
@@ -171,6 +181,7 @@ def one_encoder(
     # so that every row stays on its device.
     x = jnp.stack(inputs, axis=1)
     x = x.reshape(-1, *x.shape[2:])
+    train = train and not frozen
     features, state = encode(params, model_state, x, key=key, train=train)
     projected = project(params, features).reshape(-1, len(inputs), dim)
     column = iter(range(len(inputs)))

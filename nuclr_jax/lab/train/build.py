@@ -86,7 +86,7 @@ def build(
     ValueError: If a name or key is unknown, or a factory rejects an argument.
   """
   settings = resolve(config)
-  _check_views_differ(settings.data, settings.model)
+  _check_views_differ(settings)
   data = data or load_data(settings.data, data_dir=data_dir)
   if fresh:
     check_end(settings.model, data.inputs)
@@ -266,14 +266,9 @@ def make_model(settings: Settings, inputs: Inputs) -> Model:
   Raises:
     ValueError: If a factory rejects an argument.
   """
-  freeze = settings.optimizer.arguments.get("freeze", ())
-  frozen = tuple(
-    x
-    for x in Sides._fields
-    # Frozen by its name, or by a pattern that matches everything below it.
-    if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
-  )
-  if settings.model.arguments.get("lora_rank") and len(frozen) < 2:
+  frozen = frozen_towers(settings)
+  has_lora = settings.model.arguments.get("lora_rank")
+  if has_lora and not set(Sides._fields).issubset(frozen):
     raise ValueError(
       "model.lora_rank adds adapters to towers that are to be frozen; set "
       "--config.optimizer.freeze=\"('model/image', 'model/text')\""
@@ -285,8 +280,23 @@ def make_model(settings: Settings, inputs: Inputs) -> Model:
     length=inputs.tokenizer.length,
     frozen=frozen,
   )
+  freeze = settings.optimizer.arguments.get("freeze", ())
   return microbatched(
     without_frozen_gradients(model, freeze), settings.num_microbatches
+  )
+
+
+def frozen_towers(settings: Settings) -> tuple[str, ...]:
+  """Returns which towers of a model the optimizer's `freeze` holds as a whole.
+
+  They are "image" and "text" of models with one each, and the "encoder" of
+  `views`; by name, or by a pattern that matches everything below it.
+  """
+  freeze = settings.optimizer.arguments.get("freeze", ())
+  return tuple(
+    x
+    for x in (*Sides._fields, "encoder")
+    if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
   )
 
 
@@ -414,12 +424,18 @@ def _check_streamable(objective: Objective, name: str) -> None:
     )
 
 
-def _check_views_differ(data: Bound, model: Bound) -> None:
+def _check_views_differ(settings: Settings) -> None:
   """Raises ValueError if both views of a sentence would be equal."""
-  if (data.name, model.name) != ("sentences", "views"):
+  if (settings.data.name, settings.model.name) != ("sentences", "views"):
     return
-  if model.arguments["encoder"].values().get("dropout", 0.0) == 0:
+  if settings.model.arguments["encoder"].values().get("dropout", 0.0) == 0:
     raise ValueError(
       "config.model.encoder has no dropout, so that both views of a sentence "
       "are equal; set config.model.encoder.dropout, say to 0.1"
+    )
+  if "encoder" in frozen_towers(settings):
+    raise ValueError(
+      "config.optimizer.freeze holds the whole encoder, which then has no "
+      "dropout, so that both views of a sentence are equal; leave one of its "
+      "layers out"
     )

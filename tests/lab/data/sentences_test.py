@@ -136,6 +136,9 @@ def test_views_that_would_be_equal(folder):
   config = make_config(folder, **{"model.encoder.dropout": 0.0})
   with pytest.raises(ValueError, match="no dropout, so that both views"):
     build.build(config)
+  config = make_config(folder, **{"optimizer.freeze": ("model/encoder/.*",)})
+  with pytest.raises(ValueError, match="freeze holds the whole encoder"):
+    build.build(config)
 
 
 def test_files_of_one_name(folder, tmp_path):

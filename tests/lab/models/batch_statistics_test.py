@@ -44,10 +44,9 @@ def statistics(model, *arguments):
   return jax.jit(functools.partial(batch_statistics, model))(*arguments)
 
 
-def views(encoder):
-  return models.views(
-    image_shape=SHAPE, vocab_size=0, length=0, encoder=encoder, dim=3
-  )
+def views(encoder, **options):
+  options |= dict(image_shape=SHAPE, vocab_size=0, length=0)
+  return models.views(encoder=encoder, dim=3, **options)
 
 
 class Counter(nnx.Module):
@@ -122,6 +121,17 @@ def test_they_do_not_depend_on_the_averages():
   compute = jax.jit(functools.partial(batch_statistics, model))
   found = [compute(params, x, batch())[0] for x in (state, other)]
   jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+def test_a_frozen_encoder_of_two_views_rests_in_training():
+  both = batch(views=True)
+  for frozen in ((), ("encoder",)):
+    model, params, state = started(views({"name": "convnet"}, frozen=frozen))
+    apply = jax.jit(model.apply, static_argnames="train")
+    pairs, moved = apply(params, state, both, train=True)
+    expected, _ = apply(params, state, both)
+    same = jax.tree.map(np.array_equal, (pairs, moved), (expected, state))
+    assert all(jax.tree.leaves(same)) == bool(frozen)
 
 
 def test_what_does_not_move_stays():
