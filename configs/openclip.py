@@ -210,14 +210,15 @@ def get_config(arg: str = "") -> ConfigDict:
     b2=0.98 if is_vit else 0.999,
     freeze=(),
   )
+  tau = config.objective.get("temperature")
+  tau = getattr(tau, "temperature", tau)  # the first of a learned one
+  tau = TEMPERATURE if name == "tempnet" else tau
+  scale_of_loss = 1.0 if name in UNSCALED else 2 * tau
+  config.optimizer.eps = 1e-6 * scale_of_loss if is_vit else 1e-8
   config.batch_size = scale["batch_size"]
   config.num_epochs = scale["num_epochs"]
   config.log_every = 100
   config.checkpoint_every = 2000
   if tokens:
-    tau = config.objective.get("temperature")
-    tau = getattr(tau, "temperature", tau)  # the first of a learned one
-    tau = TEMPERATURE if name == "tempnet" else tau
-    weight = 1.0 if name in UNSCALED else 2 * tau
-    config.terms = {"contrib:token_prediction": dict(weight=weight)}
+    config.terms = {"contrib:token_prediction": dict(weight=scale_of_loss)}
   return config

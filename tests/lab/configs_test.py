@@ -146,6 +146,19 @@ def test_tokens_are_weighed_as_superclip_does(name, argument, weight):
   assert not load_file(CONFIGS / f"{name}.py").get_config(plain).terms
 
 
+@pytest.mark.parametrize(
+  "argument, eps",
+  [("clip,cc12m", 1e-6), ("sogclr,cc12m", 2e-8), ("sogclr,cc3m", 1e-8)],
+)
+def test_epsilon_is_that_of_open_clip(argument, eps):
+  """Of ViTs at the scale of `clip`; that of ResNets is 1e-8."""
+  config = load_file(CONFIGS / "openclip.py").get_config(argument)
+  temperature = config.objective.get("temperature")
+  if argument == "sogclr,cc12m":
+    assert temperature == 0.01
+  assert config.optimizer.eps == pytest.approx(eps)
+
+
 def test_icons_with_a_sentence_encoder():
   icons = load_file(CONFIGS / "icons.py")
   tuned, locked = map(icons.get_config, ("minilm", "sogclr,lit,smoke"))

@@ -125,9 +125,11 @@ def make_schedule(
   schedule = optax.join_schedules(phases, ends)
   if not drops:
     return schedule
-  factor = optax.piecewise_constant_schedule(
-    1.0, {round(drop * num_steps): 0.1 for drop in drops}
-  )
+  factors: dict[int, float] = {}
+  for drop in drops:  # of a short run, several may come at one step
+    step = round(drop * num_steps)
+    factors[step] = 0.1 * factors.get(step, 1.0)
+  factor = optax.piecewise_constant_schedule(1.0, factors)
   return lambda step: schedule(step) * factor(step)
 
 
@@ -139,6 +141,7 @@ def make_optimizer(
   clip_norm: NonNegative = 0.0,
   b1: Fraction = 0.9,
   b2: Fraction = 0.999,
+  eps: Positive = 1e-8,
   freeze: Sequence[str] = (),
   rate_factors: Mapping[str, Positive] = types.MappingProxyType({}),
   layer_decay: UpToOne = 1.0,
@@ -165,6 +168,9 @@ def make_optimizer(
     clip_norm: The largest global norm of the gradient; 0 does not clip.
     b1: Decay of Adam's first moment, in [0, 1).
     b2: Decay of Adam's second moment, in [0, 1).
+    eps: Added to the root of Adam's second moment, greater than 0. Parameters
+      with smaller gradients than that move less than the learning rate. A loss
+      of a times the gradient takes the same steps with a times the eps.
     freeze: Regular expressions that match names of parameters or of parts of
       the model, such as `model/image` (everything below it) or
       `model/.*/layers/0`. A tower that is frozen as a whole runs in
@@ -201,6 +207,7 @@ def make_optimizer(
       learning_rate,
       b1=b1,
       b2=b2,
+      eps=eps,
       weight_decay=weight_decay,
       mask=lambda params: jax.tree.map(lambda x: x.ndim >= 2, params),
     )

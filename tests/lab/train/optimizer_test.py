@@ -77,6 +77,14 @@ class TestSchedules:
     found = [float(schedule(step)) for step in range(11)]
     np.testing.assert_allclose(found, 2 * rise, rtol=1e-6)
 
+  def test_drops_of_one_step_are_all_counted(self):
+    schedule = optimizer.make_schedule(
+      1.0, num_steps=10, steps_per_epoch=1, drops=(0.6, 0.62, 0.9)
+    )
+    found = [float(schedule(step)) for step in range(11)]
+    expected = [1.0] * 6 + [1e-2] * 3 + [1e-3] * 2
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
   def test_a_stable_phase_leaves_a_step_to_decay(self):
     schedule = optimizer.make_schedule(
       1.0, num_steps=3, steps_per_epoch=1, stable_fraction=0.99, decay="linear"
@@ -178,7 +186,9 @@ def trained(transformation, steps=2):
   return params
 
 
-def adamw_by_hand(factors, steps=2, *, rate, decay, b1=0.9, b2=0.999):
+def adamw_by_hand(
+  factors, steps=2, *, rate, decay, b1=0.9, b2=0.999, eps=1e-8
+):
   """AdamW with a learning rate of its own for every leaf, in float64."""
   params = flat(PARAMS)
   first = {name: 0 * x for name, x in params.items()}
@@ -192,7 +202,7 @@ def adamw_by_hand(factors, steps=2, *, rate, decay, b1=0.9, b2=0.999):
       square = second[name] / (1 - b2 ** (step + 1))
       lr = rate * factors[name]
       shrunk = x * (1 - lr * decay) if x.ndim >= 2 else x
-      params[name] = shrunk - lr * mean / (np.sqrt(square) + 1e-8)
+      params[name] = shrunk - lr * mean / (np.sqrt(square) + eps)
   return params
 
 
@@ -221,6 +231,13 @@ class TestRates:
     found = flat(trained(transformation))
     expected = adamw_by_hand(self.FACTORS, rate=0.1, decay=0.7)
     assert found.keys() == expected.keys()
+    for name, x in expected.items():
+      np.testing.assert_allclose(found[name], x, rtol=1e-4, err_msg=name)
+
+  def test_epsilon_damps_small_gradients(self):
+    ones = dict.fromkeys(self.FACTORS, 1.0)
+    found = flat(trained(optimizer.make_optimizer(0.1, eps=0.5)))
+    expected = adamw_by_hand(ones, rate=0.1, decay=0.0, eps=0.5)
     for name, x in expected.items():
       np.testing.assert_allclose(found[name], x, rtol=1e-4, err_msg=name)
 
