@@ -361,14 +361,24 @@ def last_common(settings: Sequence[Setting]) -> tuple[int, list[str]] | None:
 def hours(run: Run) -> dict[int, float]:
   """Returns the hours from the beginning to each step of a run's times.
 
-  Compiling is left out, since speed is measured from the second line on.
+  Compiling is left out, since speed is measured from the second line of a
+  process on. The first line of a process that resumed the run takes the next
+  speed that is known, or else the last one.
   """
+
+  def filled(speeds):
+    return itertools.accumulate(
+      speeds, lambda last, x: last if x is None else x
+    )
+
+  speeds = [row.get("pairs_per_second") for row in run.times]
+  speeds = filled([*filled(speeds[::-1])][::-1])
   total, last, found = 0.0, None, {}
-  for row in run.times:
-    if "pairs_per_second" in row and last is not None:
+  for row, now in zip(run.times, speeds, strict=True):
+    if last is not None and now is not None:
       pairs = (row["step"] - last) * run.config["batch_size"]
       besides = row.get("share/evaluation", 0.0) + row.get("share/saving", 0.0)
-      seconds = pairs / max(row["pairs_per_second"], 1e-9)
+      seconds = pairs / max(now, 1e-9)
       total += seconds / max(1 - besides, 1e-9) / 3600
     last = row["step"]
     found[int(row["step"])] = total

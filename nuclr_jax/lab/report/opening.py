@@ -264,11 +264,14 @@ def described(
 def _where(lines: Sequence[Mapping[str, Any]]) -> str:
   """Says for how long, on what and with which code a run was trained."""
   begun = [x for x in lines if x["event"] == "begin"]
+  ended = [x for x in lines if x["event"] == "end"]
   if not begun:
     return ""
   last = begun[-1]
-  seconds = sum(x.get("seconds", 0) for x in lines if x["event"] == "end")
+  seconds = sum(x.get("seconds", 0) for x in ended)
   took = progress.duration(seconds) if seconds else "an unknown time"
+  if seconds and len(ended) < len(begun):  # a process was killed, or is at it
+    took = f"at least {took}"
   parts = [f"{took} on {last.get('devices')} x {last.get('device')}"]
   if len(begun) > 1:
     parts.append(f"begun {len(begun)} times")

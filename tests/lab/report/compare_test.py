@@ -173,6 +173,23 @@ def test_hours_count_evaluation_and_not_compiling(runs):
   )
 
 
+@pytest.mark.parametrize("last", [250, None])
+def test_hours_count_the_first_line_of_a_resumed_run(runs, last):
+  """It has no speed of its own, and the speed may be unknown at the end."""
+  (run,) = compare.open_all(runs[:1]).settings[0].runs.values()
+  speeds = {50: None, 100: 100.0, 150: 100.0, 200: None, 250: last and 50.0}
+  times = [
+    {"step": step, **({"pairs_per_second": x} if x else {})}
+    for step, x in speeds.items()
+  ]
+  run = run._replace(times=times, config=run.config | {"batch_size": 100})
+  expected = {50: 0, 100: 50, 150: 100, 200: 150, 250: 200}
+  if last:
+    expected |= {200: 200, 250: 300}
+  found = {step: 3600 * x for step, x in compare.hours(run).items()}
+  assert found == pytest.approx(expected)
+
+
 def test_the_command(runs, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   argv = ["nuclr", "compare", ".", "--output=out"]  # all that is in a folder

@@ -138,6 +138,14 @@ def test_a_finished_run(tmp_path):
   assert "alarm 4" not in shown and "2 more warnings" in shown
 
 
+def test_the_time_of_a_killed_process_is_not_known(tmp_path):
+  begin = {"event": "begin", "device": "cpu", "devices": 1}
+  lines = [begin, begin, {"event": "end", "seconds": 65}]
+  text = "".join(json.dumps(x) + "\n" for x in lines)
+  (tmp_path / journal.JOURNAL).write_text(text)
+  assert "at least 1:05 on 1 x cpu; begun 2 times" in section(tmp_path, None)
+
+
 def test_a_run_that_has_not_finished(tmp_path):
   shown = section(tmp_path, None)
   assert "30 of 30 steps" in shown and "has not finished" in shown
