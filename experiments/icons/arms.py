@@ -46,6 +46,11 @@ def _at(tau: float, **more: Any) -> dict[str, Any]:
   return {"temperature": tau} | more
 
 
+def _adaptive(log_alpha: float) -> dict[str, Any]:
+  """SCENT's rule; its least denominator came after the first of these runs."""
+  return dict(name="adaptive", log_alpha=log_alpha, epsilon=0.0)
+
+
 def _zeta(tau: float, **rule: Any) -> dict[str, Any]:
   return _at(tau, zeta=rule)
 
@@ -139,21 +144,21 @@ ARMS = {
     lambda x: {"temperature": {"rho": x}},
     tuned=RHO,
   ),
-  "scent": Arm("SCENT", "scent", _at),
+  "scent": Arm("SCENT", "scent", lambda x: _at(x, gamma=_adaptive(10.0))),
   "scent_slow": Arm(
     "SCENT, log α = 4",
     "scent",
-    lambda x: _at(x, gamma=dict(name="adaptive", log_alpha=4.0)),
+    lambda x: _at(x, gamma=_adaptive(4.0)),
   ),
   "nuclr_scent": Arm(
     "NUCLR, SCENT's u",
     "nuclr",
-    lambda x: _at(x, gamma=dict(name="adaptive", log_alpha=4.0)),
+    lambda x: _at(x, gamma=_adaptive(4.0)),
   ),
   "nuclr_scent_ten": Arm(
     "NUCLR, SCENT's u, log α = 10",
     "nuclr",
-    lambda x: _at(x, gamma=dict(name="adaptive", log_alpha=10.0)),
+    lambda x: _at(x, gamma=_adaptive(10.0)),
   ),
   "clip_tokens": Arm("CLIP, tokens (SuperCLIP)", "clip,tokens", _at),
   "sogclr_tokens": Arm("SogCLR, tokens", "sogclr,tokens", _at),

@@ -40,7 +40,8 @@ class Arm(NamedTuple):
 
 
 def _adaptive(log_alpha: float) -> dict[str, Any]:
-  return {"gamma": {"name": "adaptive", "log_alpha": log_alpha}}
+  """SCENT's rule; its least denominator came after these runs."""
+  return {"gamma": dict(name="adaptive", log_alpha=log_alpha, epsilon=0.0)}
 
 
 PROTOTYPES = {"num_prototypes": 1_024}

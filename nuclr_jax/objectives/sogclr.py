@@ -71,7 +71,8 @@ def sogclr(
     temperature: Divides cosine similarities, greater than 0; or a rule.
     gamma: Weight of the new estimate, in (0, 1], or a schedule of the step
       count (in FastCLIP-v1 it falls as a cosine from 1 over the first half of
-      training); or `denominator.Adaptive(...)`, which makes this SCENT.
+      training); or `denominator.Adaptive(...)`, which makes this SCENT, with
+      its positive weight.
     positive_weight: The weight k of the positive in an anchor's denominator, at
       least 0; published: 0. Its effect in long training runs depends on the
       temperature (docs/concepts.md).

@@ -113,20 +113,30 @@ class Adaptive(NamedTuple):
   visits. So it follows large changes, where a constant gamma lets log u fall by
   at most -log(1 - gamma) in a visit, and smooths what is small.
 
+  A v_i below `epsilon` counts as that much here, so that gamma_i has a least
+  value, and the sum of an anchor's weights, at most 1 / gamma_i, a greatest
+  one: 1 + 1 / (alpha epsilon), which is 46 with the published numbers. With 0,
+  the gradient of an anchor that was solved, and no longer is, has no bound: it
+  may overflow where the loss is finite.
+
   Attributes:
     log_alpha: log alpha, a finite number; the published one is 10. A large one
       is gamma = 1, a very negative one freezes u.
+    epsilon: The least v_i that counts, at least 0. The published code adds it
+      to every v_i, in the loss too: `positive_weight` of (n - 1) epsilon.
 
   Example:
     >>> from nuclr_jax import objectives
+    >>> n = 1_000
     >>> scent = objectives.sogclr(
-    ...   num_pairs=4, gamma=Adaptive(10.0), positive_weight=1e-5
+    ...   num_pairs=n, gamma=Adaptive(), positive_weight=1e-6 * (n - 1)
     ... )
 
   Reference: SCENT, ICML 2026 (arXiv 2602.02877).
   """
 
   log_alpha: checks.Finite = 10.0
+  epsilon: checks.NonNegative = 1e-6
 
 
 GammaOrRule = Annotated[
@@ -135,6 +145,7 @@ GammaOrRule = Annotated[
     "in (0, 1], a schedule of the step count, or denominator.Adaptive()",
     lambda x: (
       checks.fits(x.log_alpha, checks.Finite)
+      and checks.fits(x.epsilon, checks.NonNegative)
       if isinstance(x, Adaptive)
       else 0 < x <= 1
     ),
@@ -164,7 +175,8 @@ def log_weights(
   if not isinstance(gamma, Adaptive):
     return jnp.log1p(-gamma(count)), jnp.log(gamma(count))
   log_d = jnp.stack(each(jnp.logaddexp, log_epsilon, log_u))
-  logit = gamma.log_alpha - math.log(sizes.num_pairs - 1) + log_d
+  log_v = log_d - math.log(sizes.num_pairs - 1)
+  logit = gamma.log_alpha + jnp.maximum(log_v, log_of(gamma.epsilon))
   return jax.nn.log_sigmoid(-logit), jax.nn.log_sigmoid(logit)
 
 

@@ -9,7 +9,7 @@ from normalizers import BATCH, GIVEN, NUM_PAIRS, TAU, batch, near
 import numpy as np
 import pytest
 
-from nuclr_jax import Sides, objectives
+from nuclr_jax import Pairs, Sides, objectives
 from nuclr_jax.objectives import denominator, zeta_rules
 from nuclr_jax.types import Sizes, both
 
@@ -202,11 +202,33 @@ def test_adaptive_leaves_a_steady_denominator_alone(log_alpha):
   assert average(gamma, -5.0, -5.0, visits=3) == pytest.approx(-5.0)
 
 
-def test_adaptive_rises_in_two_visits(x64):
-  """From 1e-6 to 1: v is 0.02 after the first visit, and then nearly 1."""
+@pytest.mark.parametrize("log_v", [math.log(1e-6), -25.0, -100.0])
+def test_adaptive_rises_in_two_visits(log_v, x64):
+  """To 1: v is 0.02 after the first visit, and then nearly 1."""
   gamma = denominator.Adaptive(10.0)
-  found = [math.exp(average(gamma, math.log(1e-6), 0.0, x)) for x in (1, 2)]
+  found = [math.exp(average(gamma, log_v, 0.0, x)) for x in (1, 2)]
   assert found == pytest.approx([0.0216, 0.998], rel=0.01)
+
+
+def test_adaptive_bounds_the_weights():
+  """Pairs that were solved, and are not any longer: u is nothing but new.
+
+  So the weights are 1 / gamma, and there is nothing else in the gradient.
+  """
+  images = np.eye(2, dtype=np.float32)
+  texts = np.array([[0.6, 0.8], [0.8, 0.6]], np.float32)
+  found = []
+  for gamma in (0.8, denominator.Adaptive(10.0)):
+    objective = objectives.sogclr(num_pairs=4, temperature=0.01, gamma=gamma)
+    params, state = objective.init()
+    run = jax.jit(make_step(objective))
+    for text in (images, texts):
+      pairs = Pairs(images, text, np.arange(2))
+      (loss, (state, _)), (_, gradient, _) = run(params, state, pairs)
+    assert np.isfinite(loss)
+    found.append(gradient)
+  weight = 1 + math.exp(-10) / 1e-6
+  np.testing.assert_allclose(found[1], 0.8 * weight * found[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("zeta", [0.0, 0.13])
