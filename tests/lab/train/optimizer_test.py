@@ -186,9 +186,7 @@ def trained(transformation, steps=2):
   return params
 
 
-def adamw_by_hand(
-  factors, steps=2, *, rate, decay, b1=0.9, b2=0.999, eps=1e-8
-):
+def adamw_by_hand(factors, steps=2, *, rate, decay, b1=0.9, b2=0.999, eps=1e-8):
   """AdamW with a learning rate of its own for every leaf, in float64."""
   params = flat(PARAMS)
   first = {name: 0 * x for name, x in params.items()}
