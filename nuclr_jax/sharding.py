@@ -314,6 +314,10 @@ def replace_rows(
 ) -> jax.Array:
   """Replaces rows of a table, which keeps its layout; runs on the host.
 
+  Raises:
+    ValueError: If an id has no row, or if there is not one value for all ids or
+      for each, or one is NaN.
+
   Example:
     >>> replace_rows(jnp.zeros(4), np.array([1, 3]), 5.0)
     Array([0., 5., 0., 5.], dtype=float32)
@@ -321,6 +325,8 @@ def replace_rows(
   new = np.array(fetch(table))
   if (wrong := ids[(ids < 0) | (ids >= len(new))]).size:
     raise ValueError(f"ids must be in [0, {len(new)}), found {wrong[0]}")
+  if np.shape(values)[:1] not in ((), ids.shape) or np.isnan(values).any():
+    raise ValueError(f"each of {len(ids)} ids needs a value, which is not NaN")
   new[ids] = values
   return jax.device_put(new, table.sharding)
 

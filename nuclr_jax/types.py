@@ -241,7 +241,11 @@ class State(NamedTuple):
 
 
 class Popularities(NamedTuple):
-  """External popularities, to be written into an objective's state."""
+  """External popularities, to be written into an objective's state.
+
+  `log_u` needs `pair_id`. Without it, log u of the old zeta stays until a pair
+  is visited again: give it, or write zeta into a state that has no visits.
+  """
 
   ids: Sides  # the image ids and the text ids that are written
   zeta: Sides  # of these ids, in units of similarity

@@ -78,8 +78,9 @@ class AssignFn(Protocol):
   """Writes external popularities: a refresh or a warm start."""
 
   def __call__(self, state: State, popularities: Popularities) -> State:
-    """Returns the state with these rows; what depends on the old ones is reset.
+    """Returns the state with these rows, and without momentum of the old ones.
 
+    log u, which depends on zeta, stays unless the popularities have it.
     It runs on the host, on a state that may be split over devices.
     """
 

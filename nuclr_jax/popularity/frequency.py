@@ -3,13 +3,15 @@
 from jaxtyping import Int
 import numpy as np
 
+from nuclr_jax import checks
 from nuclr_jax.types import Sides, each
 
 COUNTS = "counts"  # what asks for them, instead of a file
 
 
+@checks.checked
 def zeta_of_counts(
-  ids: Sides, counts: Sides | None = None, *, temperature: float
+  ids: Sides, counts: Sides | None = None, *, temperature: checks.Temperature
 ) -> Sides:
   r"""Computes zeta = temperature log p of every image and text, p counted.
 
@@ -23,14 +25,15 @@ def zeta_of_counts(
     ids: The image id and the text id of every pair, [num_pairs] each.
     counts: How often each image and each text occurs, by id; None counts ids.
       Give the counts of captions where equal captions have several ids.
-    temperature: The temperature of the objective.
+    temperature: The temperature of the objective, greater than 0.
 
   Returns:
     `Sides` with a number for each id up to the greatest, or for each count,
     with mean 0 over the pairs.
 
   Raises:
-    ValueError: If all occur equally often, so that zeta would be 0.
+    ValueError: If the temperature is out of its range, or if all occur equally
+      often, so that zeta would be 0.
 
   Example:
     >>> ids = Sides(np.arange(3), np.array([0, 1, 1]))

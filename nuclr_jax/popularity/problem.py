@@ -126,19 +126,14 @@ def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
   for side, x, side_ids in zip(
     Sides._fields, embedding, (image_id, text_id), strict=True
   ):
-    wrong = np.flatnonzero(~np.isfinite(x).all(axis=1))
-    if wrong.size:
-      raise ValueError(
-        f"{side} must be finite; row {wrong[0]} is not ({wrong.size} such "
-        "rows). Find out what made them, or leave these pairs out"
-      )
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(all="ignore"):
       squares = np.einsum("nd,nd->n", x, x)
-    lost = np.isinf(squares) | ((squares == 0) & x.any(axis=1))
+    lost = ~np.isfinite(squares) | ((squares == 0) & x.any(axis=1))
     if lost.any():
       raise ValueError(
-        f"{side} has rows whose norms {x.dtype} cannot hold, such as row "
-        f"{np.argmax(lost)} ({np.sum(lost)} such rows); scale them to unit norm"
+        f"{side} must be finite, with norms that {x.dtype} can hold; row "
+        f"{np.argmax(lost)} is not ({np.sum(lost)} such rows). Scale them to "
+        "unit norm, or leave these pairs out"
       )
     side_ids = np.arange(len(x)) if side_ids is None else np.asarray(side_ids)
     if side_ids.shape != (len(x),) or side_ids.dtype.kind not in "iu":
@@ -191,7 +186,7 @@ def rounding_of_weights(temperature: float, **sides: AnyArray) -> float:
   dtype = np.result_type(np.float32, *sides.values())
   spacing = float(jnp.finfo(jax.dtypes.canonicalize_dtype(dtype)).eps)
   largest = math.sqrt(math.prod(squares.values())) / temperature
-  if largest * spacing > UNRESOLVED:
+  if not largest * spacing <= UNRESOLVED:  # or not a number
     shown = " and ".join(f"{name} {x**0.5:.2g}" for name, x in squares.items())
     raise ValueError(
       f"similarities / temperature may reach {largest:.2g} (the greatest norms "
@@ -274,14 +269,12 @@ def log_sums(
   i are the pairs of `to`, j the pairs of `over` that are negatives of i.
   """
   weight = over.groups.log_sum(log_weight).astype(over.embedding.dtype)
+  padding = (0, len(over.embedding) - len(weight))
+  weight = np.pad(weight, padding, constant_values=-np.inf)
   sums = row_log_sums(
     to.embedding,
     over.embedding,
-    np.pad(  # cells of padding weigh nothing
-      weight,
-      (0, len(over.embedding) - len(weight)),
-      constant_values=-np.inf,
-    ),
+    weight,
     temperature=temperature,
     row_ids=to.ids,
     column_ids=over.ids,

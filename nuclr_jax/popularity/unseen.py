@@ -36,8 +36,9 @@ def zeta_of_unseen(
     zeta, up to a constant that all new samples share.
 
   Raises:
-    ValueError: If the similarities are so large against the temperature that
-      rounding hides the weights.
+    ValueError: If an embedding is not finite, if the similarities are so large
+      against the temperature that rounding hides the weights, or if
+      `log_denominator` has not one number for each anchor.
 
   Example:
     >>> from nuclr_jax import popularity
@@ -56,6 +57,10 @@ def zeta_of_unseen(
   dtype = np.result_type(np.float32, unseen, anchors)
   rounding_of_weights(temperature, unseen=unseen, anchors=anchors)
   weight = -np.asarray(log_denominator, dtype)
+  if weight.shape != anchors.shape[:1] or np.isnan(weight).any():
+    raise ValueError(
+      f"log_denominator must be {len(anchors)} numbers, got {weight!r:.60}"
+    )
   return temperature * row_log_sums(
     unseen.astype(dtype), anchors.astype(dtype), weight, temperature=temperature
   )

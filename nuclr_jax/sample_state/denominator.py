@@ -144,8 +144,7 @@ GammaOrRule = Annotated[
   checks.Range(
     "in (0, 1], a schedule of the step count, or denominator.Adaptive()",
     lambda x: (
-      checks.fits(x.log_alpha, checks.Finite)
-      and checks.fits(x.epsilon, checks.NonNegative)
+      all(map(checks.fits, x, (checks.Finite, checks.NonNegative)))
       if isinstance(x, Adaptive)
       else 0 < x <= 1
     ),

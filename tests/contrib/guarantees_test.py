@@ -402,3 +402,21 @@ def test_errors():
     latent_classes.other_loss(np.eye(2), np.zeros(2, int))
   with pytest.raises(ValueError, match="loss must be one of"):
     guarantees.collision_constant("square")
+
+
+@pytest.mark.parametrize(
+  "call",
+  [
+    guarantees.subgaussian,
+    latent_classes.deviation,
+    lambda x, label: latent_classes.block_loss(x, label, block_size=2),
+  ],
+)
+def test_features_are_checked(call):
+  x, label = np.eye(6)[:, :3], [0, 0, 1, 1, 2, 2]
+  assert np.isfinite(call(x, label))
+  wrong = np.where(np.arange(6)[:, None] == 4, np.nan, x)
+  with pytest.raises(ValueError, match="must be finite; row 4 is not .1 such"):
+    call(wrong, label)
+  with pytest.raises(ValueError, match=r"got \[6, 3\] and \[5\]"):
+    call(x, label[:5])

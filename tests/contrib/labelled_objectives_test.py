@@ -136,9 +136,19 @@ class TestLatentClass:
     )
 
   def test_no_negative_is_left(self):
-    pairs = some()._replace(text_id=jnp.zeros(B, int))
+    """Neither to an anchor, whose loss is 0, nor to any."""
+    pairs = some()._replace(text_id=jnp.array([0, 0, *range(1, B - 1)]))
     for loss in ("hinge", "logistic"):
-      assert loss_of(contrib.latent_class(loss=loss), pairs) == 0
+      objective = contrib.latent_class(loss=loss)
+      x, y = np.asarray(pairs.image), np.asarray(pairs.text)
+      margins = [x[i] @ (y[i] - y[(i + 1) % B]) for i in range(1, B)]
+      expected = sum(self.loss([m], loss) for m in margins) / B
+      assert loss_of(objective, pairs) == pytest.approx(expected, rel=1e-6)
+      alone = pairs._replace(text_id=jnp.zeros(B, int))
+      with pytest.raises(ValueError, match="share one image or text"):
+        objective.apply(*objective.init(), alone)
+      apply = jax.jit(lambda x, o=objective: o.apply(*o.init(), x)[0])
+      assert math.isnan(apply(alone))
 
   def test_errors(self):
     for make, message in (

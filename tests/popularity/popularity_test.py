@@ -272,16 +272,16 @@ NAN = np.where(np.arange(N * 8).reshape(N, 8) == 30, np.nan, 0.1)
 @pytest.mark.parametrize(
   "changes, message",
   [
-    (dict(image=NAN), r"image must be finite; row 3 is not \(1 such"),
+    (dict(image=NAN), r"image must be finite, .* row 3 is not \(1 such"),
     (
       dict(image=np.full((N, 8), 1e30)),
-      "image has rows whose norms float32 cannot hold, such",
+      "image must be .* with norms that float32 can hold; row",
     ),
     (
       dict(image=np.full((N, 8), 1e-30)),
-      "image has rows whose norms float32 cannot hold, such",
+      "image must be .* with norms that float32 can hold; row",
     ),
-    (dict(text=np.inf * NAN), r"text must be finite; row 0 is not \(48"),
+    (dict(text=np.inf * NAN), r"text must be finite, .* row 0 is not \(48"),
     (dict(text=np.ones((3, 8))), "one shape .* one row per pair, such as"),
     (dict(image=np.ones(8), text=np.ones(8)), r"got \[8\] and \[8\]"),
     (dict(image=np.ones((0, 8)), text=np.ones((0, 8))), "at least one pair"),

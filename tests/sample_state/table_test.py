@@ -81,6 +81,12 @@ def test_rows_from_outside_must_be_in_the_table():
       sharding.replace_rows(jnp.zeros(8), np.array(ids), 1.0)
 
 
+@pytest.mark.parametrize("values", [[1.0], [1.0, np.nan], np.nan])
+def test_each_row_from_outside_has_a_value(values):
+  with pytest.raises(ValueError, match="each of 2 ids needs a value"):
+    sharding.replace_rows(jnp.zeros(8), np.array([3, 5]), values)
+
+
 def test_padding_and_wrong_ids_read_nan_and_drop_writes():
   rows, ids = jnp.arange(8.0), jnp.array([0, 5, 6, 7, 8, -1])
   read = table.read_rows(rows, ids, num_rows=6)

@@ -29,6 +29,28 @@ def probabilities(
   return counts / len(label)
 
 
+def labelled(
+  features: Float[AnyArray, "rows dim"], label: Int[np.ndarray, "rows"]
+) -> tuple[Float[np.ndarray, "rows dim"], Int[np.ndarray, "rows"]]:
+  """Returns features in float64 and their labels, as arrays.
+
+  Raises:
+    ValueError: If a feature is not finite, or the lengths differ.
+  """
+  x, label = np.asarray(features, np.float64), np.asarray(label)
+  if x.ndim != 2 or label.shape != x.shape[:1]:
+    raise ValueError(
+      "features and labels must be [rows, dim] and [rows], got "
+      f"{list(x.shape)} and {list(label.shape)}"
+    )
+  wrong = np.flatnonzero(~np.isfinite(x).all(axis=1))
+  if wrong.size:
+    raise ValueError(
+      f"features must be finite; row {wrong[0]} is not ({wrong.size} such rows)"
+    )
+  return x, label
+
+
 def rho_of(
   label: Int[np.ndarray, "rows"],
   probability: Float[np.ndarray, "classes"] | None,
@@ -127,11 +149,7 @@ def deviation(
 
   Reference: Saunshi et al., eq. (9).
   """
-  rho, x = rho_of(label, probability), np.asarray(features, np.float64)
-  if len(x) != len(label):
-    raise ValueError(
-      f"features and labels differ in length: {len(x)} and {len(label)}"
-    )
+  rho, (x, label) = rho_of(label, probability), labelled(features, label)
   parts = []
   for c in range(len(rho)):
     rows = x[label == c]

@@ -18,6 +18,7 @@ from nuclr_jax.contrib.latent_classes.classes import (
   any_collision,
   check_probability,
   collision,
+  labelled,
 )
 from nuclr_jax.types import AnyArray
 
@@ -194,13 +195,16 @@ def subgaussian(
     features: The features f(x), of any norm.
     label: Class labels.
 
+  Raises:
+    ValueError: If a feature is not finite, or the lengths differ.
+
   Example:
     >>> subgaussian(np.array([[0.0], [3.0], [7.0]]), np.array([0, 0, 1]))
     1.5
 
   Reference: Saunshi et al., Lemma 5.1.
   """
-  x, largest = np.asarray(features, np.float64), 0.0
+  (x, label), largest = labelled(features, label), 0.0
   for c in np.unique(label):
     rows = x[label == c]
     for row in rows:

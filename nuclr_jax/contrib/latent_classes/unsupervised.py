@@ -15,7 +15,11 @@ import numpy as np
 
 from nuclr_jax import checks
 from nuclr_jax.contrib.latent_classes import losses
-from nuclr_jax.contrib.latent_classes.classes import collision, rho_of
+from nuclr_jax.contrib.latent_classes.classes import (
+  collision,
+  labelled,
+  rho_of,
+)
 from nuclr_jax.types import AnyArray
 
 Key = Any  # a JAX random key
@@ -215,7 +219,7 @@ def block_loss(
 
   Reference: Saunshi et al., eq. (12).
   """
-  rho, features = rho_of(label, probability), np.asarray(features)
+  rho, (features, label) = rho_of(label, probability), labelled(features, label)
   means, owner = [], []
   for c in range(len(rho)):
     rows = np.flatnonzero(label == c)

@@ -39,7 +39,8 @@ def latent_class(
     An `Objective` without params and state; metric `margin`, the mean of v.
 
   Raises:
-    ValueError: For an unknown loss or a wrong number.
+    ValueError: For an unknown loss or a wrong number; from `apply`, if all
+      pairs share an image or a text (NaN within `jax.jit`).
 
   Example:
     >>> objective = latent_class(num_negatives=3)
@@ -56,7 +57,9 @@ def latent_class(
     del params
     image, text = pairwise.embeddings(pairs)
     own = jnp.sum(image * text, axis=1)
-    return _mean(_margins(image, text, own, pairs.ids, num_negatives), loss)
+    margins = _margins(image, text, own, pairs.ids, num_negatives)
+    value, metrics = _mean(margins, loss)
+    return pairwise.nan_without_negatives(value, pairs), metrics
 
   return base.stateless(loss_fn)
 

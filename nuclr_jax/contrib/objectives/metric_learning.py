@@ -35,7 +35,8 @@ def npair(*, l2: checks.NonNegative = 0.002) -> base.Objective:
     An `Objective` without params and state.
 
   Raises:
-    ValueError: If the weight is negative.
+    ValueError: If the weight is negative; from `apply`, if all pairs are of one
+      kind (NaN within `jax.jit`).
 
   Example:
     >>> objective = npair(l2=0.0)
@@ -54,6 +55,7 @@ def npair(*, l2: checks.NonNegative = 0.002) -> base.Objective:
     kinds = pairs.kinds
     labelled = Pairs(image, text, pairs.pair_id, kinds.image, kinds.text)
     loss, _ = info_nce(labelled, 1.0)
+    loss = pairwise.nan_without_negatives(loss, labelled)
     norm = jnp.mean(jnp.sum(image**2 + text**2, axis=1)) / 2
     return loss + l2 * norm, {"squared_norm": norm}
 

@@ -208,6 +208,8 @@ def test_zeta_of_counts():
   same = Sides(np.arange(6), np.arange(6)[::-1])
   with pytest.raises(ValueError, match="occur equally often"):
     popularity.zeta_of_counts(same, temperature=TAU)
+  with pytest.raises(ValueError, match="temperature must be"):
+    popularity.zeta_of_counts(source().ids(np.arange(6)), temperature=-TAU)
 
 
 def test_zeta_of_counts_of_captions():

@@ -82,6 +82,18 @@ def test_zeta_of_unseen_is_equation_nine(x64):
   np.testing.assert_allclose(again, found.zeta.text, atol=1e-9)
 
 
+def test_zeta_of_unseen_checks_its_arrays():
+  x, nan = np.eye(3), np.full((1, 3), np.nan)
+  for arrays, message in (
+    ((x, x, np.zeros(1)), r"must be 3 numbers, got array\(\[-0"),
+    ((x, x, [0, np.nan, 0]), r"must be 3 numbers, got array\(.*nan"),
+    ((nan, x, np.zeros(3)), "norms are unseen nan and anchors 1"),
+    ((x, np.r_[x, nan], np.zeros(4)), "norms are unseen 1 and anchors nan"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      popularity.zeta_of_unseen(*arrays, temperature=0.5)
+
+
 def labelled_rows(seed=0, rows=60, classes=4, dim=5):
   rng = np.random.default_rng(seed)
   label = rng.integers(classes, size=rows)
