@@ -364,7 +364,7 @@ def _items_of(
   try:
     row = {name: batch.column(name)[at].as_py() for name in batch.schema.names}
     given = row.get("key")
-    key = as_text(given) or (str(given) if given else key)
+    key = as_text(given) or (str(given) if given or given == 0 else key)
   except Exception:  # pyarrow raises several
     yield Rejected(key, path, BROKEN_ROW)
     return

@@ -165,6 +165,17 @@ def test_rows_of_the_same_key_are_all_read(tmp_path):
   assert keys == ["k", "x-000000001", "l"]
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.bool_()])
+def test_zero_is_a_key(tmp_path, kind):
+  keys = pa.array([0, 1, None]).cast(kind)
+  given = to_parquet(
+    tmp_path / "x.parquet", key=keys, jpg=PHOTOS[:3], caption=["a", "b", "c"]
+  )
+  (part,) = inputs.plan(str(given)).parts
+  expected = [str(x) for x in keys[:2].to_pylist()]
+  assert [x.key for x in part.read()] == [*expected, "x-000000002"]
+
+
 NANOSECONDS = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
 
 
