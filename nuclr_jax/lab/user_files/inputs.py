@@ -130,7 +130,7 @@ def plan(
     for item in listing.items_of(text)
     for path in listing.expand(item, split=split, must=must)
   ]
-  paths = list(dict.fromkeys(paths))
+  paths = list({listing.place_of(x): x for x in paths}.values())
   listing.check_no_pointers(paths)
   kinds = set(map(listing.kind_of, paths))
   _check_options(text, kinds, options)

@@ -76,6 +76,13 @@ def kind_of(path: pathlib.Path | FarFile | ImageFolder) -> str:
   return path.suffix if path.is_file() else "folder"
 
 
+def place_of(path: pathlib.Path | FarFile | ImageFolder) -> str:
+  """Returns what is equal for two spellings of the path of a file."""
+  if isinstance(path, FarFile):
+    return path.path
+  return os.path.abspath(path.path if isinstance(path, ImageFolder) else path)
+
+
 def expand(
   item: str, *, split: str, must: bool
 ) -> list[pathlib.Path | FarFile | ImageFolder]:

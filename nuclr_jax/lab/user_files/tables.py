@@ -176,7 +176,8 @@ def join_rows(
     if isinstance(row, Rejected):
       joined.append(row)
       continue
-    place = places.setdefault(split, {}).setdefault(row.path, len(joined))
+    path = os.path.abspath(row.path)  # 0.jpg and ./0.jpg are one image
+    place = places.setdefault(split, {}).setdefault(path, len(joined))
     if place < len(joined):
       captions = [*joined[place].captions, *row.captions]
       joined[place] = joined[place]._replace(captions=captions)

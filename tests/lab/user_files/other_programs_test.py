@@ -176,6 +176,29 @@ def test_zero_is_a_key(tmp_path, kind):
   assert [x.key for x in part.read()] == [*expected, "x-000000002"]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_spellings_of_a_path_are_one_image(tmp_path, kind, monkeypatch):
+  folder = photos(tmp_path)
+  names = ["0.jpg", "./0.jpg", f"{folder}/0.jpg", "../sub//0.jpg", "1.jpg"]
+  cells = {"image": names, "caption": list("abcde")}
+  if kind == "parquet":
+    to_parquet(folder / "x.parquet", **cells)
+  else:
+    rows = map(",".join, zip(*cells.values(), strict=True))
+    (folder / "x.csv").write_text("\n".join([",".join(cells), *rows]))
+  expected = {"train": [(0, *"abcd"), (1, "e")]}
+  assert planned(folder / f"x.{kind}") == expected
+  monkeypatch.chdir(folder)
+  for given in (f"x.{kind},../sub/x.{kind}", f"./x.{kind},{folder}/x.{kind}"):
+    assert planned(given, images=".") == expected
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path):
+  write_pairs(photos(tmp_path) / "0.tar", [0, 1])
+  given = f"{tmp_path}/sub/0.tar,{tmp_path}/sub/../sub/0.tar"
+  assert len(inputs.plan(given).parts) == 1
+
+
 NANOSECONDS = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
 
 
