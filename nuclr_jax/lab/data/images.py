@@ -42,7 +42,11 @@ TOO_MANY = "too many pixels"  # in the header; nothing is decoded then
 BLACK = "black: 12 bits or fewer in 16; scale it up"
 BLANK = "nothing to see on white"  # where it is not transparent, it is white
 
-ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
+# Not .pgm and .pbm: masks and depths have these, beside photos of their names.
+ENDINGS = tuple(
+  ".jpg .jpeg .jpe .jfif .png .webp .gif .bmp .tif .tiff "
+  ".avif .jp2 .ppm".split()
+)
 MIN_SIZE = 16  # pixels per side, of images to train on
 MAX_PIXELS = 2**26  # of an image; 200 MB of them
 THUMBNAIL = 96  # pixels

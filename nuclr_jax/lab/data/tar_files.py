@@ -54,6 +54,7 @@ OTHER_PICTURE = (
 )
 EMPTY = "no sample"  # in the tar
 KINDS = ("image", "txt", "json")  # of files that are read
+MOST_SHOWN = 4  # endings in a reason
 # What files beside tars raise that do not hold a count.
 _NO_COUNT = OSError, ValueError, LookupError, TypeError, ArithmeticError
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -335,6 +336,21 @@ def flaw_of(kind: str, member: Member) -> str:
   return LONG_TEXT if member.size > MAX_TEXT else ""
 
 
+def why_no_image(kinds: Iterable[str]) -> str:
+  """Returns why a sample is left out that has no image.
+
+  Args:
+    kinds: What its files are, as `name_files` says.
+
+  Example:
+    >>> why_no_image(["txt"]), why_no_image(["txt", "heic"])
+    ('missing image', 'missing image (not read: .heic)')
+  """
+  others = sorted({x[:20] for x in kinds if x not in (*KINDS, OTHER_PICTURE)})
+  unread = ", ".join(f".{x}" for x in others[:MOST_SHOWN])
+  return f"{NO_IMAGE} (not read: {unread})" if others else NO_IMAGE
+
+
 def _expand(item: str) -> list[str]:
   """Lists the tars of one item; each name of a range must be there."""
   if not bucket.is_remote(item):
@@ -467,7 +483,7 @@ def _contents(
   if flaws:
     return [*bad, next(iter(flaws.values()))]
   if "image" not in found:
-    return [*bad, LeftOut(key, tar, NO_IMAGE)]
+    return [*bad, LeftOut(key, tar, why_no_image(x.kind for x in named))]
   captions, wrong = tidy_captions(captions_beside(found))
   bad += [LeftOut(key, tar, reason) for reason in wrong]
   if captions:

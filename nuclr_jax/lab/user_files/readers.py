@@ -28,6 +28,7 @@ from nuclr_jax.lab.data.tar_files import (
   flaw_of,
   is_repeated,
   name_files,
+  why_no_image,
 )
 from nuclr_jax.lab.data.tar_members import DAMAGED, END, Member, members_of
 from nuclr_jax.lab.data.tfds_reader import (
@@ -39,7 +40,6 @@ from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.items import (
   BROKEN_RECORD,
   NO_FILE,
-  NO_IMAGE,
   ONLY_HIDDEN,
   OUTSIDE,
   Item,
@@ -89,7 +89,7 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
           if isinstance(found, str):
             yield Rejected(key, path, found)
           elif "image" not in found:
-            yield Rejected(key, path, NO_IMAGE)
+            yield Rejected(key, path, why_no_image(found))
           else:
             read = {
               kind: _content(file, member)

@@ -3,6 +3,7 @@
 import bz2
 from collections import Counter
 import gzip
+import io
 import json
 import logging
 import lzma
@@ -21,6 +22,7 @@ import make_bucket
 import make_photos
 from make_photos import CAPTIONS, PHOTOS, photo, write_pairs, write_tar
 import numpy as np
+import PIL.Image
 import pytest
 from repository import PUBLISHED
 
@@ -240,6 +242,24 @@ class TestReading:
         assert name.startswith(f"{sample.key}.")
       reasons = {x.key: x.reason for x in samples if isinstance(x, bad)}
       assert reasons == left_out and len(samples) == len(keys) + len(left_out)
+
+  def test_endings_of_images(self, tmp_path):
+    """Those of a reason are at most four."""
+    kinds = {"jpe": "JPEG", "JFIF": "JPEG", "jp2": "JPEG2000", "ppm": "PPM"}
+    members = []
+    for i, (ending, kind) in enumerate(kinds.items()):
+      content = io.BytesIO()
+      PIL.Image.open(io.BytesIO(PHOTOS[0])).save(content, kind)
+      members.append((f"{i}.{ending}", content.getvalue()))
+      members.append((f"{i}.txt", b"a caption"))
+    strange = [(f"x.{ending}", b"?") for ending in ("heic", *"dcba", "txt")]
+    tar = write_tar(tmp_path / "x.tar", [*members, *strange])
+    stream = [x.content for x in self.members(tar)]
+    items = list(records.check_items(readers.read_tar(str(tar))))
+    for *found, last in (stream, items):
+      assert [x.key for x in found] == list("0123")
+      assert [x.captions for x in found] == [["a caption"]] * len(kinds)
+      assert last.reason == "missing image (not read: .a, .b, .c, .d)"
 
   def test_links_are_no_pictures(self, tmp_path):
     """Tar stores a second name of a file as a link, without its content."""
