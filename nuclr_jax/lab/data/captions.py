@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import json
 import os
 import re
+import shlex
 from typing import Any, TextIO
 
 from nuclr_jax.lab.data.pair_index import canonical
@@ -22,6 +23,8 @@ CUT_LIST = "list of captions is cut"  # by "...", as NumPy prints long ones
 TOO_LONG = "too long a caption"
 NO_VALUE = "the word for a missing value"  # that a program has printed
 BOX = "numbers of a box"  # of an object, as YOLO and KITTI write labels
+NO_TEXT = "caption is no text, but "  # followed by what it is
+MOST_NAMES = 4  # of fields, in a reason
 MAX_LETTERS = 2**15  # of a caption; a page of text has 3,000
 TXT = "txt"  # what webdataset calls the text file of a sample
 KEYS = ("caption", "captions", "raw", "text")  # of an object in a list
@@ -43,6 +46,7 @@ APOSTROPHE = "'"
 # How texts begin that spreadsheets take for formulas, also behind spaces and in
 # the width of Chinese characters; and the apostrophe.
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n']")
+_NAME = re.compile("[A-Za-z][A-Za-z_-]{0,19}")  # such as en
 _NUMBERED = re.compile(r"caption_?(\d{1,3})")
 _NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)(e-?\d+)?")
 _LINE_END = re.compile(r"\r\n?|\n")
@@ -58,6 +62,17 @@ _ELEMENT = re.compile(
   r"""|\bNone\b|\bnan\b""",
   re.S,
 )
+
+
+class NoText(str):
+  """An empty caption in place of what is no text, as `reason` says."""
+
+  reason: str
+
+  def __new__(cls, reason: str):
+    self = super().__new__(cls)
+    self.reason = reason
+    return self
 
 
 def encoding_of(head: bytes) -> str:
@@ -134,16 +149,20 @@ def lines_of(text: str) -> list[str]:
   return [line for line in lines if line]
 
 
-def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
+def captions_of(
+  row: Mapping[str, Any], field: str, *, is_column: bool = False
+) -> list[str]:
   """Returns the captions of a row, however they are stored.
 
   Args:
     row: A row of a data source, of JSON or of a table.
     field: The name that `caption_field` returns, or the name of a column. One
       with the name "txt" holds text files, see `lines_of`.
+    is_column: Whether the user can name a field of it in --caption_column.
 
   Returns:
-    The captions, with "" for one that is missing from a list.
+    The captions, with "" for one that is missing from a list, and `NoText` in
+    place of an object, a number or a list in a list.
 
   Example:
     >>> captions_of({"caption": b"a dog"}, "caption")
@@ -161,7 +180,8 @@ def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
       value = [
         x.get(name) if isinstance(x, Mapping) else None for x in _listed(value)
       ]
-  texts = [as_text(y) for x in _listed(value) for y in _unfolded(x)]
+  column = field if is_column else ""
+  texts = [_text(y, column) for x in _listed(value) for y in _unfolded(x)]
   if field != TXT:
     return texts
   return [x for text in texts for x in _in_text_file(text)]
@@ -173,8 +193,9 @@ def captions_beside(texts: Mapping[str, bytes]) -> list[str]:
   Args:
     texts: What the files hold, by ending. Each line of "txt" is a caption; but
       if "json" has the whole text as its caption, as img2dataset writes it, all
-      lines are one caption. Without "txt", the captions are those in "json",
-      in the first of `FIELDS` or in caption_0, caption_1 and so on.
+      lines are one caption. Without "txt", or if it has no letters, the
+      captions are those in "json", in the first of `FIELDS` or in caption_0,
+      caption_1 and so on.
 
   Example:
     >>> captions_beside({"txt": b"a dog\nan animal\n"})
@@ -190,9 +211,9 @@ def captions_beside(texts: Mapping[str, bytes]) -> list[str]:
     ... )
     ['a cat', 'cats']
   """
-  if TXT not in texts:
-    return _captions_in(texts.get("json", b"{}"))
   captions = captions_of(texts, TXT)
+  if not any(map(canonical, captions)):
+    return _captions_in(texts.get("json", b"{}")) or captions
   if len(captions) > 1:
     text = decode(texts[TXT])
     for whole in _captions_in(texts.get("json", b"{}")):
@@ -219,9 +240,8 @@ def tidy_captions(captions: Iterable[str]) -> tuple[list[str], list[str]]:
     >>> tidy_captions(["b'caf\\xc3\\xa9'"])
     (['café'], [])
   """
-  cleaned = [
-    tidy_text(caption) for text in captions for caption in _unprinted(text)
-  ]
+  found = [caption for text in captions for caption in _unprinted(text)]
+  cleaned = [x if isinstance(x, NoText) else tidy_text(x) for x in found]
   wrong = list(map(_wrong, cleaned))
   kept = [x for x, reason in zip(cleaned, wrong, strict=True) if not reason]
   return kept, [reason for reason in wrong if reason]
@@ -303,12 +323,13 @@ def _captions_in(data: bytes) -> list[str]:
     return captions_of(content, field)
   numbers = {x: int(y[1]) for x in content if (y := _NUMBERED.fullmatch(x))}
   names = sorted(numbers, key=numbers.get)
-  return [x for name in names for x in captions_of(content, name) if x.strip()]
+  found = [x for name in names for x in captions_of(content, name)]
+  return [x for x in found if x.strip() or isinstance(x, NoText)]
 
 
 def _in_text_file(text: str) -> list[str]:
   """Returns the captions of a text file: its lines, or those of its JSON."""
-  lines = lines_of(text) or [""]
+  lines = lines_of(text) or [text]
   if len(lines) > 1 and lines[0][0] in "[{":  # JSON may have several lines
     found = _unprinted(text)
     return lines if found == [text.strip()] else found
@@ -318,8 +339,10 @@ def _in_text_file(text: str) -> list[str]:
 def _unprinted(text: str) -> list[str]:
   """Returns the captions of a printed list, object or bytes, or the text.
 
-  Other objects, and lists of lists, have no caption: [""].
+  Other objects, and lists of lists, have no caption: [NoText].
   """
+  if isinstance(text, NoText):
+    return [text]
   text = text.strip()
   if array := _ARRAY.fullmatch(text):
     text = array[1]
@@ -337,13 +360,46 @@ def _unprinted(text: str) -> list[str]:
       return [as_text(found)]
     if isinstance(found, Mapping):
       held = _caption_in(found)
-      found = held if isinstance(held, list) else [as_text(held)]
+      is_list = isinstance(held, list)
+      found = held if is_list else [_text(found if held is None else held)]
     if isinstance(found, list | tuple):
       if all(map(_may_be_caption, found)):
-        return [as_text(x) for x in found] or [""]
+        return list(map(_text, found)) or [""]
       if any(isinstance(x, list | tuple | Mapping) for x in found):
-        return [""]
+        return [_text(found)]
   return [text]
+
+
+def _text(value: Any, column: str = "") -> str:
+  """Returns a text as `as_text` does; `NoText` for what is none, nor missing.
+
+  Args:
+    value: The value.
+    column: The column that has it, if the user can name a field of it.
+  """
+  held = value
+  if isinstance(value, Mapping) and any(x in value for x in KEYS):
+    held = _caption_in(value)
+  if isinstance(held, str | bytes):
+    return as_text(held)
+  if not (what := _what(held)):
+    return ""
+  fields = map(str, held) if isinstance(held, Mapping) else ()
+  names = list(filter(_NAME.fullmatch, fields))[:MOST_NAMES]
+  more = f" ({', '.join(names)})" if names else ""
+  if names and column and held is value:
+    more += f"; give --caption_column={shlex.quote(f'{column}/{names[0]}')}"
+  return NoText(f"{NO_TEXT}{what}{more}")
+
+
+def _what(value: Any) -> str:
+  """Returns what a value is that is no text; "" for one that is missing."""
+  if isinstance(value, Mapping):
+    return "an object" if value else ""
+  if hasattr(value, "__iter__"):
+    return "a list in a list" if len(value) else ""
+  missing = value is None or value != value  # NaN
+  return "" if missing else f"of the type {type(value).__name__}"
 
 
 def _caption_in(row: Mapping[str, Any]) -> Any:
@@ -378,6 +434,8 @@ def _wrong(caption: str) -> str:
 
   U+FFFD marks undecodable bytes, and NULs are those of UTF-16 without a mark.
   """
+  if isinstance(caption, NoText):
+    return caption.reason
   if "\ufffd" in caption or "\0" in caption:
     return NO_UTF8
   if len(caption) > MAX_LETTERS:

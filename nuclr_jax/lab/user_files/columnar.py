@@ -362,7 +362,8 @@ def _items_of(
 ) -> Iterator[Item | Rejected]:
   """Yields the item of one row of a batch."""
   try:
-    row = {name: batch.column(name)[at].as_py() for name in batch.schema.names}
+    cells = {name: batch.column(name)[at] for name in batch.schema.names}
+    row = {x: y.as_py(maps_as_pydicts="lossy") for x, y in cells.items()}
     given = row.get("key")
     key = as_text(given) or (str(given) if given or given == 0 else key)
   except Exception:  # pyarrow raises several

@@ -347,12 +347,12 @@ def captions_in(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     ['a dog']
   """
   if len(columns) == 1:
-    return captions_of(row, columns[0])
+    return captions_of(row, columns[0], is_column=True)
   return [
     x
     for name in columns
     if not _is_blank(row.get(name if name in row else name.split("/")[0]))
-    for x in captions_of(row, name)
+    for x in captions_of(row, name, is_column=True)
   ]
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from nuclr_jax.lab.data.captions import (
   BOX,
   CUT_LIST,
+  NO_TEXT,
   NO_UTF8,
   NO_VALUE,
   TOO_LONG,
@@ -86,7 +87,9 @@ def why_none(bad: Sequence[Rejected]) -> str:
     ('no caption', 'caption is not UTF-8')
   """
   reasons = (NO_UTF8, TOO_LONG, CUT_LIST, NO_VALUE, BOX)
-  telling = (x.reason for x in bad if x.reason in reasons)
+  telling = (
+    x.reason for x in bad if x.reason in reasons or x.reason.startswith(NO_TEXT)
+  )
   return next(telling, NO_CAPTION)
 
 

@@ -428,7 +428,7 @@ def _objects(path, batch) -> Iterator[dict[str, Any]]:
   names, cells = batch.schema.names, []
   for name, column in zip(names, batch.columns, strict=True):
     try:
-      values = column.to_pylist()
+      values = column.to_pylist(maps_as_pydicts="lossy")
     except (ValueError, OverflowError) as error:
       raise ValueError(
         f"{path}: the column {name} ({str(column.type)[:60]}) cannot be read: "

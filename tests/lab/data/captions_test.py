@@ -226,16 +226,70 @@ def test_a_caption_in_brackets_is_no_list(text):
   assert captions.tidy_captions([text]) == ([text], [])
 
 
+OTHERS = {
+  "{'a': 1}": "an object (a)",
+  "{'en': 'a dog', 'de': 'ein Hund'}": "an object (en, de)",
+  "{'1': 'a', 'a b': 'c', 2: 'd'}": "an object",
+  str(dict.fromkeys("abcdef", 1)): "an object (a, b, c, d)",
+  '{"generated_text": "a dog"}': "an object (generated_text)",
+  "[{'generated_text': 'a dog'}]": "an object (generated_text)",
+  "[['a'], ['b']]": "a list in a list",
+  "[('a dog', 0.9)]": "a list in a list",
+  "{'caption': 7}": "of the type int",
+}
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_a_printed_object_without_a_caption_is_none(text):
+  """The reason says what it is."""
+  found = captions.tidy_captions([text])
+  assert found == ([], [captions.NO_TEXT + OTHERS[text]])
+
+
+@pytest.mark.parametrize("kind", ["json", "tables", "images"])
 @pytest.mark.parametrize(
-  "text",
+  "caption, what, flag",
   [
-    *["{'a': 1}", "{'en': 'a dog', 'de': 'ein Hund'}", "[['a'], ['b']]"],
-    *['{"generated_text": "a dog"}', "[('a dog', 0.9)]", "{'caption': 7}"],
-    "[{'generated_text': 'a dog'}]",
+    ({"en": "a dog", "de": "ein Hund"}, "an object (en, de)", "caption/en"),
+    ([{"en": "a dog"}], "an object (en)", "caption/en"),
+    ([["a", "dog"]], "a list in a list", ""),
+    *[(7, "of the type int", ""), (True, "of the type bool", "")],
+    *[(None, "", ""), ([], "", ""), ({"caption": None}, "", "")],
+    *[({}, "", ""), (float("nan"), "", "")],
   ],
 )
-def test_a_printed_object_without_a_caption_is_none(text):
-  assert captions.tidy_captions([text]) == ([], [captions.EMPTY_CAPTION])
+def test_a_caption_that_is_no_text(tmp_path, kind, caption, what, flag):
+  """A table has a flag that reads what is in an object."""
+  hint = f"; give --caption_column={flag}" if flag else ""
+  reason = f"{captions.NO_TEXT}{what}{hint}" if what else NO_CAPTION
+  (tmp_path / "0.jpg").write_bytes(PHOTOS[0])
+  if kind == "json":
+    (tmp_path / "0.json").write_text(json.dumps({"caption": caption}))
+    assert checked(tmp_path)[1] == [("0.jpg", reason.removesuffix(hint))]
+    return
+  image = "0.jpg" if kind == "tables" else PHOTOS[0]
+  cells = [pa.array([caption])] if what or kind == "images" and caption else []
+  if hint and isinstance(caption, dict):  # for keys that differ between rows
+    cells.append(pa.array([[*caption.items()]], pa.map_("string", "string")))
+  files = [tmp_path / f"{i}.parquet" for i in range(len(cells))]
+  for path, cell in zip(files, cells, strict=True):
+    parquet.write_table(pa.table({"image": [image], "caption": cell}), path)
+  if kind == "tables":
+    files.append(tmp_path / "x.jsonl")
+    files[-1].write_text(json.dumps({"image": image, "caption": caption}))
+  for path in files:
+    assert {x for _, x in checked(path)[1]} == {reason}
+    if hint:
+      kept, _ = checked(path, caption_column=flag)
+      assert [*kept.values()] == [["a dog"]]
+
+
+@pytest.mark.parametrize("text", [b"", b" \n", b"?!\n"])
+def test_an_empty_text_file_hides_no_json(tmp_path, text):
+  texts = [("a", "txt", text), ("a", "json", b'{"caption": "a dog"}')]
+  texts += [("b", "txt", text), ("b", "json", b'{"caption": ["?!"]}')]
+  kept, wrong = everywhere(tmp_path, texts)
+  assert (kept, dict(wrong)) == ({"a": ["a dog"]}, {"b": NO_CAPTION})
 
 
 @pytest.mark.parametrize(
@@ -334,7 +388,7 @@ def test_a_text_file_that_holds_json(tmp_path):
   plain = {"music": "[MUSIC]\na dog]", "brace": "{a dog}"}
   texts += [(key, "txt", x.encode()) for key, x in plain.items()]
   kept, wrong = everywhere(tmp_path, texts)
-  assert wrong == [("keys", "no caption")]
+  assert wrong == [("keys", f"{captions.NO_TEXT}an object (a)")]
   expected = dict.fromkeys(JSON_TEXTS, ["a dog", "a cat"])
   expected |= {key: x.split("\n") for key, x in plain.items()}
   assert kept == expected | {"one": ["a dog"]}
