@@ -347,7 +347,9 @@ def read_columns(
           said = _said(batch, at, chosen.column) if chosen else None
           if chosen and said is None and chosen.rest:
             yield Rejected(key, path, NO_SPLIT)
-          elif not chosen or said and splits.NAMES[said.value] == chosen.split:
+          elif (
+            not chosen or said and splits.of_value(said.value) == chosen.split
+          ):
             for x in _items_of(key, path, batch, at, image, captions, folder):
               again = isinstance(x, Item) and x.key in keys
               yield x._replace(key=key) if again else x

@@ -419,9 +419,9 @@ def _cut_columns(
       said = [
         columnar.said_of_splits(str(path), i, column) for i in range(len(sizes))
       ]
-    found = set().union(*said) - {None}
+    found = set().union(*said)
     known = splits.assign(path, found, chosen=split_column is not None)
-    if known or not found:
+    if known or found <= {None}:
       break
     besides.add(column)  # it is about something else
   rest = splits.rest_of(split, known.values()) if known else None

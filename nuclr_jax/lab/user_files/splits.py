@@ -95,7 +95,7 @@ def find_column(
   if by_name is not None or row is None:
     return by_name
   found = ((x, named(row, x)) for x in plain.values())
-  return next((x for x, said in found if said and said.value in NAMES), None)
+  return next((x for x, said in found if said and of_value(said.value)), None)
 
 
 def named(row: Mapping[str, Any], column: str | None) -> Named | None:
@@ -130,19 +130,23 @@ def rest_of(split: str | None, names: Collection[str]) -> str | None:
 
 
 def assign(
-  path: str | os.PathLike, found: Iterable[Named], *, chosen: bool = False
+  path: str | os.PathLike,
+  found: Iterable[Named | None],
+  *,
+  chosen: bool = False,
 ) -> dict[Named, str]:
   """Finds the split that each value of a column stands for.
 
   Args:
     path: The table, for messages.
-    found: What its rows say.
+    found: What its rows say; None if some say nothing.
     chosen: Whether the user has named the column.
 
   Returns:
     The splits; {} if the column is about something else: it has a vague name,
     and no value is a split's, or an unusual one, and not all values are, or all
-    are of one split.
+    are of one split. It is warned of in the last two cases if values are few,
+    unless "train" is all that rows say: it may be a vehicle.
 
   Raises:
     ValueError: If a value is unknown; the message names all that are.
@@ -153,21 +157,26 @@ def assign(
 Named(column='split', value='val'): 'validation'}
   """
   found = list(dict.fromkeys(found))
-  unknown = [x for x in found if x.value not in NAMES]
-  known = {x: NAMES[x.value] for x in found if x.value in NAMES}
+  blank, found = None in found, [x for x in found if x]
+  known = {x: split for x in found if (split := of_value(x.value))}
+  unknown = [x for x in found if x not in known]
   unusual = [x.column for x in found if _plain(x.column) not in COLUMNS]
   if unusual and not chosen:
-    if known and 0 < len(unknown) <= MOST_SHOWN:
+    many = max(len(known), len(unknown)) > MOST_SHOWN
+    several = len(set(known.values())) > 1
+    trains = not (unknown or blank) and {*known.values()} == {TRAIN}
+    if many or not known or trains:
+      return {}
+    if unknown or not several:
       log.warning(
         "%s: the column %s has the values %s, and is not taken for one of "
-        "splits; if it is, write train, validation or test in it, and give "
-        "--split_column=%s",
+        "splits; if it is, write train, validation or test in each row, and "
+        "give --split_column=%s",
         path,
         unusual[0],
-        ", ".join(sorted(x.value for x in found)),
+        ", ".join(sorted(x.value for x in found) + ["(blank)"] * blank),
         unusual[0],
       )
-    if unknown or len(set(known.values())) < 2:
       return {}
     log.warning(
       "%s: the column %s is taken for one of splits, by its values; give "
@@ -196,6 +205,16 @@ Named(column='split', value='val'): 'validation'}
   )
 
 
+def of_value(value: str) -> str:
+  """Returns the split that a word stands for, also before a number, or "".
+
+  Example:
+    >>> of_value("val_2014"), of_value("2014")
+    ('validation', '')
+  """
+  return NAMES.get(re.sub(r"[-_]?\d+$", "", value), "")
+
+
 def of_name(name: str) -> str:
   """Returns the split that a folder, or a part of a file name, is called by.
 
@@ -209,9 +228,8 @@ def of_name(name: str) -> str:
     ('train', 'test', '')
   """
   if part := _of_part(name):
-    return NAMES.get(part.value, "")
-  name = name.strip().lower().removeprefix("partial-")
-  return NAMES.get(re.sub(r"[-_]?\d+$", "", name), "")
+    return of_value(part.value)
+  return of_value(name.strip().lower().removeprefix("partial-"))
 
 
 def _of_part(folder: str) -> Named | None:
@@ -284,7 +302,7 @@ def check_parts(
   found = set(map(_of_part, names))
   for column in sorted({x.column for x in found if x}):
     values = sorted(x.value for x in found if x and x.column == column)
-    unknown = [x for x in values if x not in NAMES]
+    unknown = [x for x in values if not of_value(x)]
     if not unknown or (_plain(column) in VAGUE and unknown == values):
       continue
     shown = ", ".join(f"{column}={x}" for x in unknown[:MOST_SHOWN])

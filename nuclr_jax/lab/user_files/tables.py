@@ -141,7 +141,8 @@ def read_table(
         f"{path} is not a {path.suffix} file: {error}"
       ) from error
     found = {x for x, _ in rows if isinstance(x, splits.Named)}
-    known = splits.assign(path, found, chosen=split_column is not None)
+    blank = {x for x, row in rows if x is None and isinstance(row, Row)}
+    known = splits.assign(path, found | blank, chosen=split_column is not None)
     if known or not found:
       break
     besides = {*columns.besides, *(x.column for x in found)}

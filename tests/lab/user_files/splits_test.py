@@ -153,7 +153,10 @@ def test_a_column_with_some_words_for_splits_is_warned_of(
 ):
   path = write(tmp_path, kind, ["train", "eval", ""], "mode")
   assert planned(path) == ({"train": "012"}, {})
-  assert "the column mode has the values eval, train, and is" in caplog.text
+  assert (
+    "column mode has the values eval, train, (blank), and is not taken"
+    in (caplog.text)
+  )
   assert "--split_column=mode" in caplog.text
   with pytest.raises(ValueError, match="has the values eval, which are not"):
     inputs.plan(str(path), split_column="mode")
@@ -161,6 +164,45 @@ def test_a_column_with_some_words_for_splits_is_warned_of(
   write(tmp_path, kind, ["train", *"abcdefghi"], "kind")  # a vehicle
   inputs.plan(str(path))
   assert "the column kind" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+  "values, shown",
+  [
+    (["", "", "test"], "test, (blank)"),
+    (["train", None, "train"], "train, (blank)"),
+    (["test", "testing", "test"], "test, testing"),
+    (["train", "train", "training"], ""),  # a vehicle
+    ([None, "car", "bus"], ""),
+  ],
+)
+def test_an_unusual_column_of_one_split_is_warned_of(
+  tmp_path, kind, caplog, values, shown
+):
+  path = write(tmp_path, kind, values, "use")
+  for split in ("train", "test"):
+    caplog.clear()
+    assert planned(path, split=split) == ({split: "012"}, {})
+    said = [x for x in caplog.messages if "the column use" in x]
+    assert len(said) == bool(shown)
+    for message in said:
+      assert f"has the values {shown}, and is not taken for one" in message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("column", ["split", "use"])
+def test_words_for_splits_may_be_numbered(tmp_path, kind, column, caplog):
+  """As the names of folders may."""
+  values = ["train_2014", "Val2014", "test-1", "train"]
+  path = write(tmp_path, kind, values, column)
+  expected = {"train": "03", "validation": "1", "test": "2"}
+  assert planned(path) == (expected, {})
+  assert planned(path, split="val", made=False)[0] == {"validation": "1"}
+  path = write(tmp_path, kind, [f"train_{i}" for i in range(9)], "name")
+  caplog.clear()
+  assert planned(path) == ({"train": "012345678"}, {})
+  assert "the column name" not in caplog.text
 
 
 def test_splits_that_parquet_stores_as_bytes_or_by_number(tmp_path):
