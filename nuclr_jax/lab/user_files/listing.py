@@ -31,8 +31,10 @@ LOGS = {
   "_spark_metadata": "Spark's streams",
 }
 READ = ".tar", ".parquet"  # endings in folders of these
-_UNREAD = re.compile(  # and others of such files
-  r"\.((tar|parquet)(\.(gz|bz2|xz|zst|lz4|lzma|z))?|pq|tgz|tbz2?|txz|tzst)$",
+_ENDING = re.compile(r"(\.(tar|parquet))?\.[^./]+$", re.IGNORECASE)
+_BESIDE = re.compile(  # notes and counts, which hold no pairs
+  r"_.*|(readme|licen[cs]e|citation|notice)\b.*|.*\.(md|py|idx|crc)"
+  r"|.*_stats\.json|dataset_infos?\.json",
   re.IGNORECASE,
 )
 MAX_POINTER = 1024  # bytes of a pointer of Git LFS, by its specification
@@ -241,26 +243,39 @@ def _warn_of_unread(
       read[0].suffix,
       " and ".join(unread),
     )
-  _warn_of_endings(folder, (path.name for path in _walk(folder)))
+  names = (path.name for path in _walk(folder))
+  _warn_of_endings(
+    folder, (x for x in names if not x.lower().endswith(ENDINGS))
+  )
 
 
 def _warn_of_endings(folder: Path, names: Iterable[str]) -> None:
-  """Warns of tar and Parquet files that are not read, by their endings.
+  """Warns of files beside tar or Parquet files that are not read.
 
   Args:
     folder: The folder.
     names: The names of its files.
   """
-  found = Counter(x[0] for x in map(_UNREAD.search, names) if x)
-  unread = [f"{x} ({n})" for x, n in found.most_common() if x not in READ]
+  unread = [
+    x
+    for x in map(os.path.basename, names)
+    if not x.endswith(READ) and not _BESIDE.fullmatch(x)
+  ]
   if unread:
     log.warning(
       "%s: files of these endings are not read: %s; decompress what is "
-      "compressed, and let the names end in %s",
+      "compressed, and let the names end in %s; a table is read if --input "
+      "names it",
       folder,
-      ", ".join(unread[:10]),
+      _counted(unread),
       " or ".join(READ),
     )
+
+
+def _counted(names: Iterable[str]) -> str:
+  """Returns how many names have each ending, the most frequent ones first."""
+  endings = Counter(x[0] if (x := _ENDING.search(y)) else y for y in names)
+  return ", ".join(f"{x} ({n})" for x, n in endings.most_common(10))
 
 
 def _check_no_arrows(folder: pathlib.Path, arrows) -> None:
@@ -411,13 +426,12 @@ def warn_of_others(
     for path in _walk(folder)
     if not path.name.lower().endswith(known) and path not in read
   ]
-  unread = Counter(path.suffix.lower() or path.name for path in others)
   tables = [x for x in others if x.suffix in (*SUFFIXES, ".parquet")]
-  if unread:
+  if others:
     log.warning(
       "%s: files of these kinds are not read: %s; images are %s%s",
       folder,
-      ", ".join(f"{kind} ({n})" for kind, n in unread.most_common(10)),
+      _counted(x.stem + x.suffix.lower() for x in others),
       " ".join(ENDINGS),
       f"; to read captions from a table, give --input={tables[0]}"
       if tables

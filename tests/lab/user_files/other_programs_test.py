@@ -481,6 +481,33 @@ def test_files_of_other_endings_are_named(tmp_path, caplog, place):
   assert "endings are not read: .pq (1), .PARQUET (1);" in said
 
 
+@pytest.mark.parametrize("kind", ["tar", "parquet"])
+@pytest.mark.parametrize("place", ["here", "bucket"])
+def test_files_of_any_other_kind_are_named(tmp_path, caplog, kind, place):
+  write_pairs(tmp_path / "0.tar", [0])
+  to_parquet(tmp_path / "0.parquet", jpg=PHOTOS[:1], caption=["a dog"])
+  read_one = (tmp_path / f"0.{kind}").read_bytes()
+  unread = "d.csv e.JSONL f.arrow g.zip h.feather b.parq c.parquet.snappy "
+  unread += "1.tar.part 2.tar.1 notes"
+  silent = "README.md LICENSE _SUCCESS _stats.json 0_stats.json x.tar.idx "
+  silent += "dataset_infos.json .hidden"
+  root, system = tmp_path / "x", make_bucket.memory()
+  root.mkdir()
+  for name in [f"0.{kind}", *unread.split(), *silent.split()]:
+    data = read_one if name == f"0.{kind}" else b"?"
+    (root / name).write_bytes(data)
+    system.pipe(f"/x/{name}", data)
+  given = root if place == "here" else "memory://x"
+  assert len(planned(given)["train"]) == 1
+  (said,) = caplog.messages
+  _, _, rest = said.partition("not read: ")
+  assert set(rest.partition("; ")[0].split(", ")) == {
+    *[".csv (1)", ".JSONL (1)", ".arrow (1)", ".zip (1)", ".feather (1)"],
+    *[".parq (1)", ".parquet.snappy (1)", ".tar.part (1)", ".tar.1 (1)"],
+    "notes (1)",
+  }
+
+
 # Tables.
 
 
