@@ -1,8 +1,11 @@
 """Runs and commands of published sentence encoders."""
 
+import json
+
 import jax
 import make_captioned
 import numpy as np
+from pyarrow import parquet
 import pytest
 from repository import GOLDEN, ROOT
 import warm
@@ -44,6 +47,27 @@ def test_a_run(locked, tmp_path, no_diagnostics):
     state.params["model"]["text"],
   )
   assert all(jax.tree.leaves(same)) == locked
+
+
+def test_empty_lines_are_counted(tmp_path):
+  """Those at the end of a file move no row."""
+  texts = ["a dog", "a cat", "dogs"]
+  (tmp_path / "a.txt").write_text("a dog\n\n \r\na cat\n\ndogs\n\n\n")
+  (tmp_path / "b.txt").write_text("a dog\na cat\ndogs\n\n")
+  for name, count in (("a", 3), ("b", 0)):
+    words = f"embed --input={name}.txt --output={name} --model={MEAN}"
+    done = warm.run(
+      ["-m", "nuclr_jax.lab.cli.main", *words.split()],
+      cwd=tmp_path,
+      env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("3 empty lines have no row; texts" in done.stderr) == bool(count)
+    counts = json.loads((tmp_path / name / "counts.json").read_text())
+    assert counts.get("empty_lines", 0) == count
+    table = parquet.read_table(tmp_path / name / "texts.parquet")
+    assert table["caption"].to_pylist() == texts
+    assert len(np.load(tmp_path / name / "text.npy")) == len(texts)
 
 
 @pytest.mark.parametrize(

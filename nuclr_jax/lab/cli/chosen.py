@@ -329,7 +329,8 @@ def embed_inputs(
     )
   if flags.INPUT.value.endswith(TEXTS):
     _check_no_images()
-    texts = sentences.read_all_lines(flags.INPUT.value)
+    lines = sentences.read_all_lines(flags.INPUT.value)
+    texts = list(filter(None, lines))
     if named_images.is_of_images(texts):
       raise ValueError(
         f"--input={flags.INPUT.value} has lines such as {texts[-1][:60]!r}, of "
@@ -337,7 +338,8 @@ def embed_inputs(
         ".csv or .tsv to embed the images that it names"
       )
     with _embedder(features=features, images=False) as embedder:
-      return export.write_texts(embedder, texts, output)
+      empty = len(lines) - len(texts)
+      return export.write_texts(embedder, texts, output, empty_lines=empty)
   plan = plan or plan_of_input()
 
   with _embedder(features=features) as embedder:

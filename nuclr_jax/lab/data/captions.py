@@ -145,8 +145,17 @@ def lines_of(text: str) -> list[str]:
     >>> lines_of("a dog\r\n\n a cat\u2028sleeps \n")
     ['a dog', 'a cat\u2028sleeps']
   """
-  lines = (line.replace(MARK, "").strip() for line in _LINE_END.split(text))
-  return [line for line in lines if line]
+  return list(filter(None, all_lines_of(text)))
+
+
+def all_lines_of(text: str) -> list[str]:
+  r"""Returns the lines of a text file, "" for one that is blank.
+
+  Example:
+    >>> all_lines_of("a dog\r\n\n a cat")
+    ['a dog', '', 'a cat']
+  """
+  return [x.replace(MARK, "").strip() for x in _LINE_END.split(text)]
 
 
 def captions_of(

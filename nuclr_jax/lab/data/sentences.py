@@ -14,7 +14,7 @@ import numpy as np
 
 from nuclr_jax.checks import Count
 from nuclr_jax.lab import files
-from nuclr_jax.lab.data.captions import MARK, lines_of, open_text
+from nuclr_jax.lab.data.captions import MARK, all_lines_of, open_text
 from nuclr_jax.lab.data.options import flat, group_in
 from nuclr_jax.lab.data.source import (
   Data,
@@ -151,24 +151,30 @@ def read_lines(path: str | os.PathLike) -> list[str]:
     >>> read_lines(tmp_path / "a.txt")
     ['One.']
   """
-  return list(dict.fromkeys(read_all_lines(path)))
+  return list(dict.fromkeys(filter(None, read_all_lines(path))))
 
 
 def read_all_lines(path: str | os.PathLike) -> list[str]:
-  r"""Reads the lines of a text file, in order; empty ones are left out.
+  r"""Reads the lines of a text file, in order; "" is one that is empty.
 
   Args:
     path: The text file.
+
+  Returns:
+    The lines, without empty ones at the end.
 
   Raises:
     ValueError: If there is no such file or it is not UTF-8.
 
   Example:
-    >>> _ = (tmp_path / "a.txt").write_text("One.\n\nOne.\n")
+    >>> _ = (tmp_path / "a.txt").write_text("One.\n\nOne.\n\n")
     >>> read_all_lines(tmp_path / "a.txt")
-    ['One.', 'One.']
+    ['One.', '', 'One.']
   """
-  return lines_of(_text(path))
+  lines = all_lines_of(_text(path))
+  while lines and not lines[-1]:
+    lines.pop()
+  return lines
 
 
 def read_rated_pairs(path: str | os.PathLike) -> RatedPairs:

@@ -178,7 +178,11 @@ def write_embeddings(
 
 
 def write_texts(
-  embedder: Embedder, texts: Sequence[str], folder: str | os.PathLike
+  embedder: Embedder,
+  texts: Sequence[str],
+  folder: str | os.PathLike,
+  *,
+  empty_lines: int = 0,
 ) -> Metrics:
   """Embeds texts without images and writes the files, all of them or none.
 
@@ -186,10 +190,12 @@ def write_texts(
     embedder: An open model (see `embedder_of_config`, with images=False).
     texts: The texts; each gets a row, in this order.
     folder: The folder to make, here or in a bucket; it must not exist.
+    empty_lines: How many lines between the texts were left out, so that rows
+      are not numbered as lines are; they are warned of.
 
   Returns:
-    The numbers of `captions` embedded, and of those longer than the model
-    takes, `captions_cut`.
+    The numbers of `captions` embedded, of those longer than the model takes,
+    `captions_cut`, and of `empty_lines` if there are any.
 
   Raises:
     ValueError: If the folder exists, or there are no texts.
@@ -198,6 +204,7 @@ def write_texts(
     raise ValueError("there are no texts to embed; put one on each line")
   show = progress.reporter("texts", len(texts))
   count = {"captions": len(texts), "captions_cut": 0}
+  count |= {"empty_lines": empty_lines} if empty_lines else {}
   with files.remote.new_folder(folder) as work:
     with (
       array_file(work / ARRAYS.text) as rows,
@@ -212,6 +219,12 @@ def write_texts(
     files.write_json(work / COUNTS, count)
     files.write_digests(work)
   _warn_of_cut(count, embedder)
+  if empty_lines:
+    log.warning(
+      "%d empty lines have no row; %s says what the text of each row is",
+      empty_lines,
+      TEXTS,
+    )
   return count
 
 
