@@ -382,6 +382,7 @@ def _decode(data: bytes) -> tuple[Image, bool]:
       return _by_opencv(data), False
     with opened(data) as file:
       is_plain = file.mode in PLAIN and not file.has_transparency_data
+      is_plain &= not getattr(file, "default_image", False)  # beside frames
       if is_plain and file.format in BY_OPENCV:
         return _by_opencv(data), False
       if file.format == "PNG":

@@ -52,6 +52,16 @@ def check_depth(data: bytes, largest: int, is_black: bool) -> None:
 
 
 class TestDecode:
+  @pytest.mark.parametrize("shown", [False, True])
+  def test_an_animation_may_have_an_image_beside_its_frames(self, shown):
+    """It is what Pillow shows; OpenCV begins with the frames."""
+    colours = (Image.new("RGB", (20, 20), x) for x in ("red", "lime", "blue"))
+    first, *others = colours
+    how = {"save_all": True, "append_images": others, "default_image": shown}
+    data = encoded(first, "PNG", **how)
+    assert (images.decode(data) == [255, 0, 0]).all()
+    np.testing.assert_array_equal(images.decode(data), by_pillow(data))
+
   @pytest.mark.parametrize(
     ("mode", "kind"),
     [
