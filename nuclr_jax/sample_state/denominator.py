@@ -293,11 +293,11 @@ def mean_where(
 
 def assign_log_u(pair_rows: PairRows, popularities: Popularities) -> PairRows:
   """Writes log u from outside, at `Popularities.pair_id`; on the host."""
-  log_u = each(
-    lambda table, x: sharding.replace_rows(table, popularities.pair_id, x),
-    pair_rows.log_u,
-    popularities.log_u,
-  )
+
+  def side(table, log_u):
+    return sharding.replace_rows(table, popularities.pair_id, log_u)
+
+  log_u = each(side, pair_rows.log_u, popularities.log_u)
   return pair_rows._replace(log_u=log_u)
 
 
@@ -483,10 +483,9 @@ def _running_max(xi: Sides, zeta: Sides) -> Sides:
 
 def raise_to(xi: Sides, zeta: Sides) -> Sides:
   """Raises xi to the greatest |zeta| of the values written from outside."""
-  return each(
-    lambda x, z: jax.device_put(
-      jnp.maximum(x, jnp.max(jnp.abs(jnp.asarray(z, x.dtype)))), x.sharding
-    ),
-    xi,
-    both(zeta),
-  )
+
+  def side(x, zeta):
+    greatest = jnp.max(jnp.abs(jnp.asarray(zeta, x.dtype)))
+    return jax.device_put(jnp.maximum(x, greatest), x.sharding)
+
+  return each(side, xi, both(zeta))

@@ -14,8 +14,8 @@ import pytest
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.config import complete
+from nuclr_jax.lab.train import best, checkpoint, loop, records
 from nuclr_jax.lab.train import build as experiment
-from nuclr_jax.lab.train import checkpoint, loop, records
 from nuclr_jax.lab.train.hooks import Hook
 from nuclr_jax.lab.train.settings import resolve
 
@@ -111,18 +111,40 @@ def test_the_best_state_on_validation_is_kept(
   chex.assert_trees_all_equal(jax.device_get(load()[2]), expected)
   assert int(load(checkpoints=checkpoint.BEST)[2].step) == step
 
-  # Killed after the score of step 15 was written, which is the best by now, and
-  # before its state was kept: it is, when the run goes on.
-  shutil.rmtree(tmp_path / "checkpoints" / "20")
-  shutil.rmtree(tmp_path / "best")
-  (tmp_path / "metrics.json").unlink()
-  rows = records.read_history(tmp_path)
-  for row in rows:
-    if row["step"] == 15 and score in row:
-      row[score] = 2.0
-  history.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+def test_a_best_state_is_kept_before_its_score_is_written(
+  tiny, build, tmp_path, no_diagnostics, monkeypatch
+):
+  """Killed while it is kept: its step is scored again, and it is kept."""
+  score = "validation/mean_recall@10"
+  every = dict(eval_every=2, checkpoint_every=2)
+  config = tiny(num_epochs=0.006, keep_best=score, **every)
+  parts, save = build(config), checkpoint.save
+
+  def save_all_but_the_best(manager, step, state, meta):
+    if best.SCORES in meta and step == 2:
+      raise InterruptedError("killed")
+    save(manager, step, state, meta)
+
+  def scored():
+    return [x["step"] for x in records.read_history(tmp_path) if score in x]
+
+  def only_the_second(evaluators, embed, split):
+    steps.append(split)
+    return {score: float(len(steps) == 2)}
+
+  steps = []
+  monkeypatch.setattr(checkpoint, "save", save_all_but_the_best)
+  monkeypatch.setattr(loop, "run_evaluators", only_the_second)
+  with pytest.raises(InterruptedError):
+    loop.fit(config, tmp_path, parts=parts)
+  assert scored() == [0]
+  monkeypatch.setattr(checkpoint, "save", save)
+  steps = [""]
   loop.fit(config, tmp_path, parts=parts)
-  assert int(load(checkpoints=checkpoint.BEST)[2].step) == 15
+  assert scored()[:2] == [0, 2]
+  best_step = loop.load(tmp_path, parts=parts, checkpoints=checkpoint.BEST)[2]
+  assert int(best_step.step) == 2
 
 
 def test_a_best_state_without_a_checkpoint_belongs_to_its_config(

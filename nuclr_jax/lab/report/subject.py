@@ -384,9 +384,10 @@ def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
   return unit
 
 
-def _hashes(x: np.ndarray) -> np.ndarray:
+def _hashes(rows: np.ndarray) -> np.ndarray:
   """Returns a number for each row, the same for equal rows."""
-  return np.fromiter((content_hash(row) for row in x), np.uint64, len(x))
+  hashes = (content_hash(x.tobytes()) for x in rows)
+  return np.fromiter(hashes, np.uint64, len(rows))
 
 
 def _warn_of_copies(side: str, hashes: np.ndarray) -> None:

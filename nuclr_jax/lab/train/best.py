@@ -16,7 +16,8 @@ from nuclr_jax.lab.train import checkpoint
 from nuclr_jax.lab.train.checkpoint import Meta
 from nuclr_jax.types import PyTree
 
-# `keep_if_best(step, state, scores)` saves a state that scores best so far.
+# `keep_if_best(step, state, scores)` saves a state that scores best so far, and
+# returns when it is complete.
 KeepIfBest = Callable[[int, PyTree, Mapping[str, Any]], None]
 
 # Keys of a meta: the score that decided, all scores, and the validation sets.
@@ -58,11 +59,10 @@ def open_best(
         f"keep_best is {score!r}, which is not a score of this run; its scores "
         f"are {sorted(scores)}"
       )
-    manager.wait_until_finished()
     best_step, best_value = checkpoint.latest(manager), -math.inf
     if best_step is not None:
       kept = checkpoint.read_meta(manager, best_step)
-      if not changed_sets(kept, meta):
+      if not _changed_sets(kept, meta):
         best_value = _scores_of(kept).get(score, best_value)
       elif step <= best_step:  # steps of a folder only grow
         manager.delete(best_step)
@@ -73,6 +73,7 @@ def open_best(
       numbers = {name: float(x) for name, x in scores.items()}
       more = {DECIDED: {score: value}, SCORES: numbers}
       checkpoint.save(manager, step, state, meta | more)
+      manager.wait_until_finished()
       log.info("step %d is the best so far: %s = %.4f", step, score, value)
 
   with contextlib.closing(manager):
@@ -89,7 +90,7 @@ def _scores_of(kept: Meta) -> Mapping[str, float]:
   return kept.get(SCORES, kept[DECIDED])
 
 
-def changed_sets(kept: Meta, meta: Meta) -> list[str]:
+def _changed_sets(kept: Meta, meta: Meta) -> list[str]:
   """Returns which validation sets are others than those of a kept state.
 
   What earlier versions kept does not say; its sets are taken for the same.
@@ -102,7 +103,7 @@ def changed_sets(kept: Meta, meta: Meta) -> list[str]:
 
 def _warnings(kept: Meta, meta: Meta, score: str) -> Iterator[str]:
   """Says why the scores of a kept state are not those to come."""
-  if changed := changed_sets(kept, meta):
+  if changed := _changed_sets(kept, meta):
     yield (
       "this state scored best on other validation sets than there are now "
       f"({', '.join(changed)}), so it is replaced at the next validation; "

@@ -344,8 +344,6 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
     validate = _make_validate(run, make_embed, recorder.write)
     if records.lacks_validation(run.workdir, settings, period, first):
       validate(first, train_state)
-    else:
-      _keep_again(run, first, train_state)
     for step in range(first + 1, last + 1):
       with clock.during("data"):
         batch = next(batches)
@@ -406,19 +404,12 @@ def _make_validate(run, make_embed, write):
     if scores:
       log.info("step %d  %s", step, records.summary(scores))
     scores |= _diagnosed(run, step, average.to_look_at(train_state))
-    write(step, scores)
+    # First: a process that is killed meanwhile leaves no score, so that the
+    # one that goes on validates this step again.
     run.keep_if_best(step, train_state, scores)
+    write(step, scores)
 
   return validate
-
-
-def _keep_again(run: OpenRun, step: int, train_state: TrainState) -> None:
-  """Keeps a state that was scored by a process that did not live to keep it."""
-  scores = records.scores_at(run.workdir, step)
-  if run.parts.settings.keep_best not in scores:
-    return
-  if not best.changed_sets(checkpoint.read_meta(run.manager, step), run.meta):
-    run.keep_if_best(step, train_state, scores)
 
 
 def _diagnosed(run: OpenRun, step: int, shown: TrainState) -> Metrics:

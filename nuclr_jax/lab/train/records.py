@@ -160,10 +160,14 @@ def _is_number(value: Any) -> bool:
   return isinstance(value, float) or abs(value) < 2**63
 
 
-def scores_at(workdir: pathlib.Path, step: int) -> dict[str, Any]:
-  """Returns all metrics that the history has of a step."""
-  rows = [row for row in read_history(workdir) if row["step"] == step]
-  return {name: x for row in rows for name, x in row.items()}
+def has_scores(workdir: pathlib.Path, step: int, *prefixes: str) -> bool:
+  """Returns whether the history has a metric of a step with such a prefix."""
+  return any(
+    name.startswith(prefixes)
+    for row in read_history(workdir)
+    if row["step"] == step
+    for name in row
+  )
 
 
 def lacks_validation(
@@ -182,9 +186,9 @@ def lacks_validation(
   """
   if step == 0:
     return settings.keep_best is not None
-  names = scores_at(workdir, step)  # without validation sets, of the latter
-  done = any(x.startswith(("validation/", "diagnostics/")) for x in names)
-  return is_due(period, step) and not done
+  # Without validation sets, there are the diagnostics.
+  names = "validation/", "diagnostics/"
+  return is_due(period, step) and not has_scores(workdir, step, *names)
 
 
 def check_same_run(

@@ -199,11 +199,11 @@ class TestFolders:
 
   def test_what_is_not_read_in_a_class_is_said(self, tmp_path, caplog):
     (tmp_path / "cat" / "more").mkdir(parents=True)
-    for name in ("0.jpg", "1.avif", "2.jfif"):
+    for name in ("0.jpg", "1.heic", "2.jxl"):
       (tmp_path / "cat" / name).write_bytes(photo(0))
     data = sets.open_labelled_set(sets.parse_place(f"x={tmp_path}"), size=8)
     assert len(data.label) == 1
-    shown = "cat/1.avif, cat/2.jfif, cat/more"
+    shown = "cat/1.heic, cat/2.jxl, cat/more"
     assert (
       f"3 files and folders in its classes are not read, such as {shown};"
       in (caplog.text)
