@@ -41,6 +41,8 @@ FIRST_LOOK = {
   "sogclr": "as γ = 1, but denominators are averaged over epochs (γ = 0.8)",
   "nuclr_queue": "SogCLR with a learned popularity ζ of every sample",
   "scent": "SogCLR with a γ for each visit, which hardly averages here",
+  "neuclip": "denominators from prototypes, without rows of samples",
+  "amorlip": "denominators from networks, without rows of samples",
 }
 
 

@@ -55,9 +55,9 @@ def test_empty_lines_are_counted(tmp_path):
   (tmp_path / "a.txt").write_text("a dog\n\n \r\na cat\n\ndogs\n\n\n")
   (tmp_path / "b.txt").write_text("a dog\na cat\ndogs\n\n")
   for name, count in (("a", 3), ("b", 0)):
-    words = f"embed --input={name}.txt --output={name} --model={MEAN}"
+    words = ["embed", f"--input={name}.txt", f"--output={name}"]
     done = warm.run(
-      ["-m", "nuclr_jax.lab.cli.main", *words.split()],
+      ["-m", "nuclr_jax.lab.cli.main", *words, f"--model={MEAN}"],
       cwd=tmp_path,
       env={"PYTHONPATH": str(ROOT)},
     )
