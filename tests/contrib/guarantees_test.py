@@ -1,5 +1,6 @@
 """The theorems of Saunshi et al., both sides again in NumPy by plain loops."""
 
+import inspect
 import itertools
 import math
 
@@ -10,6 +11,7 @@ import pytest
 
 from nuclr_jax.contrib import latent_classes
 from nuclr_jax.contrib.latent_classes import guarantees
+from nuclr_jax.contrib.latent_classes.classes import labelled
 from nuclr_jax.lab.evaluate.ranking import class_means
 
 LOSSES = latent_classes.LOSSES
@@ -412,11 +414,16 @@ def test_errors():
     lambda x, label: latent_classes.block_loss(x, label, block_size=2),
   ],
 )
-def test_features_are_checked(call):
-  x, label = np.eye(6)[:, :3], [0, 0, 1, 1, 2, 2]
+def test_features_are_finite(call):
+  x, label = np.eye(6)[:, :3], np.array([0, 0, 1, 1, 2, 2])
   assert np.isfinite(call(x, label))
   wrong = np.where(np.arange(6)[:, None] == 4, np.nan, x)
   with pytest.raises(ValueError, match="must be finite; row 4 is not .1 such"):
     call(wrong, label)
-  with pytest.raises(ValueError, match=r"got \[6, 3\] and \[5\]"):
-    call(x, label[:5])
+
+
+def test_features_have_a_label_each():
+  call = inspect.unwrap(labelled)  # not the types' checker
+  assert call(np.eye(3), [0, 0, 1])[1].tolist() == [0, 0, 1]
+  with pytest.raises(ValueError, match=r"got \[3, 3\] and \[2\]"):
+    call(np.eye(3), [0, 1])
