@@ -47,7 +47,7 @@ def _at(tau: float, **more: Any) -> dict[str, Any]:
 
 
 def _adaptive(log_alpha: float) -> dict[str, Any]:
-  """SCENT's rule; its least denominator came after the first of these runs."""
+  """SCENT's rule as the first of these runs had it: no least denominator."""
   return dict(name="adaptive", log_alpha=log_alpha, epsilon=0.0)
 
 

@@ -40,7 +40,7 @@ class Arm(NamedTuple):
 
 
 def _adaptive(log_alpha: float) -> dict[str, Any]:
-  """SCENT's rule; its least denominator came after these runs."""
+  """SCENT's rule as these runs had it: no least denominator."""
   return {"gamma": dict(name="adaptive", log_alpha=log_alpha, epsilon=0.0)}
 
 

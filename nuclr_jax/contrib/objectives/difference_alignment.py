@@ -48,9 +48,10 @@ def difference_alignment(
   experiments/difference_alignment collapse.
 
   The paper calls the sum a norm of [M_j]; it is a seminorm, since it vanishes
-  wherever all columns are equal. It is 0 for pairs of one kind, too, which the
-  objective beside it refuses. Memory is O(B d + tile^2). At coincident columns
-  the gradient is the subgradient of smallest norm, 0.
+  wherever all columns are equal. It is also 0 if all pairs are of one kind; the
+  objective that it is added to refuses such a batch. Memory is
+  O(B d + tile^2). At coincident columns the gradient is the subgradient of
+  smallest norm, 0.
 
   Args:
     differences: "chain" or "star".
