@@ -436,6 +436,7 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     help="arms, each with the value of its tuned number",
   )
   parser.add_argument("--seeds", type=int, default=3)
+  parser.add_argument("--first_seed", type=int, default=0)
   parser.add_argument("--batch_size", type=int, default=128)
   parser.add_argument("--pairs", type=int, help="by default all")
   parser.add_argument("--epochs", type=float, default=30.0)
@@ -461,7 +462,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write(pack(config, options.data_dir), options.cache)
     return
   began, longest = time.monotonic(), 0.0
-  icons, seeds = read(options.cache), range(options.seeds)
+  icons, first = read(options.cache), options.first_seed
+  seeds = range(first, first + options.seeds)
   arms = [word.split(":") for word in options.arms.split(",")]
   arms = [(arm, float(value)) for arm, value in arms]
   for arm, value in arms:
