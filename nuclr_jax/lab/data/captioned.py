@@ -16,7 +16,7 @@ import numpy as np
 
 from nuclr_jax.lab import files, progress
 from nuclr_jax.lab.data import in_place, places, tfds_reader
-from nuclr_jax.lab.data.captions import captions_of
+from nuclr_jax.lab.data.captions import captions_of, key_of
 from nuclr_jax.lab.data.pair_index import (
   PairIndex,
   canonical,
@@ -87,11 +87,7 @@ def open_captioned(
     else:
       encoded = in_place.read_images(tars, numbers, rows)
     return [
-      Record(
-        x,
-        captions_of(row, caption),
-        "".join(captions_of(row, "key")) or f"record {i}",
-      )
+      Record(x, captions_of(row, caption), key_of(row, f"record {i}"))
       for i, row, x in zip(numbers, rows, encoded, strict=True)
     ]
 

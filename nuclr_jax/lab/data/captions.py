@@ -7,12 +7,14 @@ or as Python prints it.
 
 import ast
 import codecs
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import json
 import os
 import re
 import shlex
 from typing import Any, TextIO
+
+import numpy as np
 
 from nuclr_jax.lab.data.pair_index import canonical
 
@@ -268,6 +270,19 @@ def as_text(value: Any) -> str:
   if isinstance(value, bytes):
     return decode(value)
   return value if isinstance(value, str) else ""
+
+
+def key_of(row: Mapping[str, Any], otherwise: str) -> str:
+  """Returns the key of a row, a text or a number, or `otherwise` without one.
+
+  Example:
+    >>> key_of({"key": b"a"}, "row 7"), key_of({"key": 0}, "row 7")
+    ('a', '0')
+  """
+  key = row.get("key")
+  if isinstance(key, str | bytes | Mapping | Sequence | np.ndarray | None):
+    return as_text(key) or otherwise
+  return str(key)
 
 
 def tidy_text(text: str) -> str:

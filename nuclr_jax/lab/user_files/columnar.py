@@ -14,7 +14,7 @@ import re
 import shlex
 from typing import Any
 
-from nuclr_jax.lab.data.captions import as_text
+from nuclr_jax.lab.data.captions import key_of
 from nuclr_jax.lab.data.tar_members import DAMAGED
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.batches import (
@@ -366,8 +366,7 @@ def _items_of(
   try:
     cells = {name: batch.column(name)[at] for name in batch.schema.names}
     row = {x: y.as_py(maps_as_pydicts="lossy") for x, y in cells.items()}
-    given = row.get("key")
-    key = as_text(given) or (str(given) if given or given == 0 else key)
+    key = key_of(row, key)
   except Exception:  # pyarrow raises several
     yield Rejected(key, path, BROKEN_ROW)
     return

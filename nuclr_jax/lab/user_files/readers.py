@@ -15,7 +15,11 @@ import pathlib
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import in_place
-from nuclr_jax.lab.data.captions import captions_beside, captions_of
+from nuclr_jax.lab.data.captions import (
+  captions_beside,
+  captions_of,
+  key_of,
+)
 from nuclr_jax.lab.data.images import UNREADABLE
 from nuclr_jax.lab.data.tar_files import (
   EMPTY,
@@ -182,10 +186,10 @@ def read_tfds(
         raise files.bucket.Unreached(str(error)) from error
       yield Rejected(key, folder, BROKEN_RECORD)
       continue
-    stored = captions_of(row, "key") if "key" in row else []
-    if stored and stored[0] not in keys:  # files of equal names share a key
-      keys.add(stored[0])
-      key = stored[0]
+    stored = key_of(row, key)
+    if stored not in keys:  # files of equal names share a key
+      keys.add(stored)
+      key = stored
     captions = captions_of(row, caption)
     yield Item(key, folder, row[image], captions)
 

@@ -22,7 +22,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from nuclr_jax.lab import ingest
-from nuclr_jax.lab.data import captions, pair_index, tfds_reader
+from nuclr_jax.lab.data import captioned, captions, pair_index, tfds_reader
 from nuclr_jax.lab.ingest import publish
 from nuclr_jax.lab.report import tables as report_tables
 from nuclr_jax.lab.user_files import inputs, tables
@@ -197,6 +197,32 @@ class Captions(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       yield i, {"image": image, "captions": [{"id": i, "text": caption}]}
 
 
+class Numbered(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """A data set whose keys are numbers, from 0 on."""
+
+  name = "numbered"
+  VERSION = tfds.core.Version("1.0.0")
+
+  def _info(self):
+    features = {
+      "image": tfds.features.Image(encoding_format="jpeg"),
+      "caption": tfds.features.Text(),
+      "key": np.int64,
+    }
+    return tfds.core.DatasetInfo(
+      builder=self,
+      disable_shuffling=True,
+      features=tfds.features.FeaturesDict(features),
+    )
+
+  def _split_generators(self, dl_manager):
+    return {"train": self._generate_examples()}
+
+  def _generate_examples(self):
+    for i, (image, caption) in enumerate(zip(PHOTOS, CAPTIONS, strict=True)):
+      yield i, {"image": image, "caption": caption, "key": i}
+
+
 FORMATS = [
   tars,
   scattered_tar,
@@ -231,6 +257,18 @@ def test_every_format_gives_the_same_records(tmp_path, monkeypatch, make):
     "train rejected": 0,
   }
   assert not (folder.parent / "incomplete").exists()
+
+
+def test_numbers_of_tfds_are_keys(tmp_path):
+  builder = Numbered(data_dir=tmp_path, file_format="array_record")
+  builder.download_and_prepare()
+  folder = ingest.ingest(
+    "tfds:numbered:train", "mine", data_dir=tmp_path, workers=1
+  )
+  expected = [str(i) for i in range(len(CAPTIONS))]
+  assert [key for key, _, _ in read(folder)] == expected
+  data = captioned.open_captioned("numbered", "train", tmp_path)
+  assert [x.key for x in data.read(np.arange(len(CAPTIONS)))] == expected
 
 
 def test_images_of_coco_without_annotation_are_listed(tmp_path):
