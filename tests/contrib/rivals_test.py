@@ -119,13 +119,7 @@ def test_amorlip_is_sogclr_whose_stored_u_is_a_networks(x64):
     dim=DIM, steps_per_epoch=9, temperature=TAU, positive_weight=0.0, beta=beta
   )
   _, state = amorlip.init()
-  previous = state.shared.previous
-  for network in previous:  # the same for whatever it is given
-    network["fc3"]["kernel"] *= 0
-    network["fc3"]["bias"] = jnp.full(1, log_lambda)
-  state = state._replace(
-    shared=state.shared._replace(previous=previous, count=jnp.int32(9))
-  )
+  state = after_an_epoch(state, log_lambda)
   sogclr = objectives.sogclr(num_pairs=BATCH, temperature=TAU, gamma=1 - beta)
   _, other = sogclr.init()
   similarity = pairs.image @ pairs.text.T
@@ -144,4 +138,48 @@ def test_amorlip_is_sogclr_whose_stored_u_is_a_networks(x64):
     gradients(amorlip, pairs, state),
     gradients(sogclr, pairs, other) + positive,
     rtol=1e-9,
+  )
+
+
+def test_amorlips_temperature_beside_a_network(x64):
+  """The derivative for a constant lambda, without the mean of Z / lambda - 1."""
+  beta, rho, log_lambda, h = 0.8, 1.5, 5.0, 1e-6
+  amorlip = contrib.amorlip(
+    dim=DIM,
+    steps_per_epoch=9,
+    temperature=temperature_rules.learned(TAU, rho=rho),
+    beta=beta,
+  )
+  params, state = amorlip.init()
+  state = after_an_epoch(state, log_lambda)
+  gradient = jax.jit(jax.grad(lambda x: amorlip.apply(x, state, batch())[0]))
+  similarity = np.float64(batch().image @ batch().text.T)
+
+  def z(tau):
+    """Of both sides, [2, batch]."""
+    weights = np.where(np.eye(BATCH), 1e-3, 1.0)
+    terms = weights * np.exp(similarity / tau)
+    return np.stack([np.sum(terms, axis) for axis in (1, 0)])
+
+  fixed = beta * np.exp(log_lambda) + (1 - beta) * z(TAU)
+
+  def value(tau):
+    parts = z(tau) / fixed + np.log(fixed) - 1 + rho - np.log(BATCH)
+    return np.sum(tau * np.mean(parts, axis=1))
+
+  expected = (value(TAU + h) - value(TAU - h)) / (2 * h)
+  expected -= np.sum(np.mean(z(TAU) / fixed - 1, axis=1))
+  np.testing.assert_allclose(
+    gradient(params)["log_scale"], -TAU * expected, rtol=1e-6
+  )
+
+
+def after_an_epoch(state, log_lambda):
+  """AmorLIP's state with networks that predict the same for all."""
+  previous = state.shared.previous
+  for network in previous:
+    network["fc3"]["kernel"] *= 0
+    network["fc3"]["bias"] = jnp.full(1, log_lambda)
+  return state._replace(
+    shared=state.shared._replace(previous=previous, count=jnp.int32(9))
   )
