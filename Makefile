@@ -71,7 +71,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile \
   --no-loadscope-reorder
 
 .PHONY: demo icons test test_core test_runs test_studies lint docs lock audit \
-  oldest nightly parity torch trackers beam
+  oldest nightly parity torch trackers beam compilers
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
@@ -189,6 +189,17 @@ trackers: .venv-trackers/trackers.stamp
 	@test -x .venv-trackers/bin/python || $(PYTHON) -m venv .venv-trackers
 	@.venv-trackers/bin/python -m pip install --quiet \
 	  --editable ".[mlflow,test,trackio,wandb]"
+	touch $@
+
+# What XLA compiles for GPUs, on machines that have none.
+compilers: .venv-compilers/compilers.stamp
+	.venv-compilers/bin/python -m pytest experiments/step_time/targets_test.py
+
+.venv-compilers/compilers.stamp: pyproject.toml
+	@echo "installing the packages and XLA's compilers into .venv-compilers"
+	@test -x .venv-compilers/bin/python || $(PYTHON) -m venv .venv-compilers
+	@.venv-compilers/bin/python -m pip install --quiet \
+	  --editable ".[compilers,test]"
 	touch $@
 
 beam: .venv-beam/beam.stamp

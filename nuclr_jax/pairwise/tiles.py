@@ -29,7 +29,7 @@ PRECISION = lax.Precision.HIGHEST
 # Three passes of bf16 are off by 2e-4. On these devices, of all products that
 # are off by less than 1e-3, they take the fewest seconds by the stated rates;
 # on others they may be slower than float32.
-FAST_ON = r"\b(A100|H100|H200|GH200|TPU\w*)\b"
+FAST_ON = r"\b([AH][18]00|G?H200|G?B[123]00|TPU\w*)\b"
 
 
 def matmul(

@@ -61,6 +61,10 @@ def products(f, *args, kind=H100, platform="cuda"):
     ("NVIDIA H200", "cuda", FAST),
     ("NVIDIA GH200 480GB", "cuda", FAST),
     ("NVIDIA A100-SXM4-40GB", "cuda", FAST),
+    ("NVIDIA A800-SXM4-80GB", "cuda", FAST),
+    ("NVIDIA H800", "cuda", FAST),
+    ("NVIDIA B200", "cuda", FAST),
+    ("NVIDIA GB300", "cuda", FAST),
     ("TPU v5 lite", "tpu", FAST),
     ("TPU7x", "tpu", FAST),
     ("Tesla T4", "cuda", TRUE),  # it has no bf16

@@ -196,8 +196,8 @@ HUBS = flags.DEFINE(
   parsers.HubsParser(),
   "hubs",
   None,
-  "Also evaluate retrieval that is corrected for hubs: csls (recommended; it "
-  "needs no temperature), zeta (rank by sim - zeta / 2), or another strength "
+  "Also evaluate retrieval that is corrected for hubs: csls (which needs no "
+  "temperature), zeta (rank by sim - zeta / 2), or another strength "
   "of zeta, such as 1; with commas between several.",
 )
 flags.register_validator(
