@@ -314,6 +314,8 @@ def replace_rows(
 ) -> jax.Array:
   """Replaces rows of a table, which keeps its layout; runs on the host.
 
+  A table that is committed to no device, as `init` makes it, stays so.
+
   Raises:
     ValueError: If an id has no row, or if there is not one value for all ids or
       for each, or one is NaN.
@@ -328,7 +330,7 @@ def replace_rows(
   if np.shape(values)[:1] not in ((), ids.shape) or np.isnan(values).any():
     raise ValueError(f"each of {len(ids)} ids needs a value, which is not NaN")
   new[ids] = values
-  return jax.device_put(new, table.sharding)
+  return jax.device_put(new, table.sharding if table.committed else None)
 
 
 @jax.jit

@@ -66,7 +66,8 @@ def sogclr(
   Args:
     num_pairs: The number of pairs of the data set. Each has a row of state, at
       its `pair_id` in [0, num_pairs).
-    num_images: The number of distinct images; None means `num_pairs`.
+    num_images: The number of distinct images; None means `num_pairs`. It and
+      `num_texts` size the tables of `anchor_average="id"`, and nothing else.
     num_texts: The number of distinct texts; None means `num_pairs`.
     temperature: Divides cosine similarities, greater than 0; or a rule.
     gamma: Weight of the new estimate, in (0, 1], or a schedule of the step

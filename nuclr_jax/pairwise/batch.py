@@ -57,7 +57,8 @@ def unit_norm(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
   """Scales rows to unit norm, in float32 or better.
 
   Rows of zeros stay zeros. Rows whose squared norm is too large for their type
-  (norms above 1.8e19 in float32) become NaN.
+  (norms above 1.8e19 in float32) become NaN. Rows of a norm below 1e-12 are
+  divided by 1e-12: a row of zeros stays so, and its gradient is as large.
 
   Example:
     >>> print(unit_norm(jnp.array([3.0, 4.0])))

@@ -422,15 +422,13 @@ def released(
     del zeta
     ends = (evidence.count + 1) % steps_per_epoch == 0
 
-    def side(xi, rows, num_rows):
-      return jax.lax.cond(
-        ends,
-        lambda zeta: jnp.maximum(greatest(zeta, num_rows), init),
-        lambda zeta: xi,
-        rows.zeta,
-      )
+    def side(rows, ids, num_rows):
+      return jnp.maximum(greatest(rows.zeta, ids, num_rows), init)
 
-    return each(side, xi, id_rows, evidence.sizes.ids)
+    def of_all(id_rows):  # both sides in one branch: devices agree on the order
+      return each(side, id_rows, evidence.pairs.ids, evidence.sizes.ids)
+
+    return jax.lax.cond(ends, of_all, lambda id_rows: xi, id_rows)
 
   return PositiveRule(
     init=lambda id_rows: each(
@@ -478,14 +476,13 @@ def _by_xi(xi: Sides, tau: Sides) -> Sides:
 
 def _running_max(xi: Sides, zeta: Sides) -> Sides:
   greatest = Sides(*jnp.max(jnp.abs(jnp.stack(zeta)), axis=1))
-  return each(jnp.maximum, xi, greatest)
+  return each(lambda x, y: jnp.maximum(x, y.astype(x.dtype)), xi, greatest)
 
 
 def raise_to(xi: Sides, zeta: Sides) -> Sides:
   """Raises xi to the greatest |zeta| of the values written from outside."""
 
   def side(x, zeta):
-    greatest = jnp.max(jnp.abs(jnp.asarray(zeta, x.dtype)))
-    return jax.device_put(jnp.maximum(x, greatest), x.sharding)
+    return jnp.maximum(x, jnp.max(jnp.abs(jnp.asarray(zeta, x.dtype))))
 
   return each(side, xi, both(zeta))

@@ -152,18 +152,24 @@ def write_batch(
 
 
 def greatest(
-  table: Float[Array, "rows ..."], num_rows: int
+  table: Float[Array, "rows ..."], ids: Ids, num_rows: int
 ) -> Float[Array, ""]:
   """Returns the greatest entry of a whole table, without its padding.
 
   It reads every row, so it is meant for once an epoch, not for every step.
 
+  Args:
+    table: The table, or within `jax.shard_map` its part on this device.
+    ids: Those of the batch, as `split_over` needs them.
+    num_rows: The number of rows without padding.
+
   Example:
-    >>> print(greatest(jnp.array([-2.0, -1.0, 7.0]), num_rows=2))
+    >>> print(greatest(jnp.array([-2.0, -1.0, 7.0]), jnp.arange(2), num_rows=2))
     -1.0
   """
   if is_on_host(table):
     table = jax.device_put(table, DEVICE)
+  table = whole(table, ids, num_rows)
   inside = _column(jnp.arange(len(table)) < num_rows, table)
   return jnp.max(table, where=inside, initial=-jnp.inf)
 
@@ -190,7 +196,8 @@ def mean_by_id(
     >>> mean_by_id(*both, jnp.array([True, True, True]))[0].text
     Array([-3., -2., -3.], dtype=float32)
   """
-  terms = each(lambda x: jnp.stack([jnp.where(valid, x, 0), valid]), values)
+  counts = valid.astype(values.image.dtype)
+  terms = each(lambda x: jnp.stack([jnp.where(valid, x, 0), counts]), values)
   sums = _over_equal_ids(lax.add, jnp.stack(terms), ids, 0)
   total, count = sums[:, 0], sums[:, 1]
   return Sides(*(total / jnp.maximum(count, 1))), Sides(*(count > 0))
@@ -213,8 +220,8 @@ def log_mean_exp_by_id(values: Sides, ids: Sides) -> Sides:
   """
   x = jnp.stack(values)
   greatest = _over_equal_ids(lax.max, x[:, None], ids, -jnp.inf)[:, 0]
-  counts = x != -jnp.inf
-  terms = jnp.where(counts, jnp.exp(x - greatest), 0)
+  counts = (x != -jnp.inf).astype(x.dtype)
+  terms = jnp.where(counts > 0, jnp.exp(x - greatest), 0)
   sums = _over_equal_ids(lax.add, jnp.stack([terms, counts], 1), ids, 0)
   total, count = sums[:, 0], sums[:, 1]
   log_mean = jnp.log(total / count) + greatest
@@ -368,8 +375,7 @@ def _valid(table, key, axes):
   """Sends ids outside [0, num_rows) past the end of the (padded) table."""
   ids, num_rows = key
   check_32_bits("ids", ids)
-  ids = jnp.asarray(ids)
-  ids = ids.astype(jnp.promote_types(ids.dtype, jnp.int32))
+  ids = jnp.asarray(ids).astype(int)
   return jnp.where((ids >= 0) & (ids < num_rows), ids, _length(table, axes))
 
 

@@ -189,6 +189,8 @@ def assign_zeta(id_rows: Sides, popularities: Popularities) -> Sides:
   """Writes zeta from outside; the momentum of these rows is reset."""
 
   def side(rows, ids, zeta):
+    if not np.isfinite(zeta).all():
+      raise ValueError("each zeta must be finite; log u alone may be -inf")
     momentum = rows.momentum
     if momentum is not None:
       momentum = sharding.replace_rows(momentum, ids, 0.0)

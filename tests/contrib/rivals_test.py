@@ -142,7 +142,7 @@ def test_amorlip_is_sogclr_whose_stored_u_is_a_networks(x64):
 
 
 def test_amorlips_temperature_beside_a_network(x64):
-  """The derivative for a constant lambda, without the mean of Z / lambda - 1."""
+  """The derivative at a constant lambda, without the mean of Z / lambda - 1."""
   beta, rho, log_lambda, h = 0.8, 1.5, 5.0, 1e-6
   amorlip = contrib.amorlip(
     dim=DIM,

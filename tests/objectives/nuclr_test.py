@@ -686,6 +686,35 @@ def test_the_released_xi_over_epochs(x64):
   assert min(seen) == init
 
 
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
+def test_popularities_from_outside_are_finite(wrong):
+  """An infinite one would make xi infinite, and epsilon 0, for good."""
+  objective = objectives.nuclr(num_pairs=4)
+  _, state = objective.init()
+  zeta = Sides(np.array([0.1, wrong]), np.zeros(2))
+  with pytest.raises(ValueError, match="each zeta must be finite"):
+    objective.assign(state, Popularities(Sides(*[np.arange(2)] * 2), zeta))
+
+
+@pytest.mark.parametrize("zeta", ["batch", "queue"])
+def test_a_state_of_float32_stays_so_beside_embeddings_of_float64(zeta, x64):
+  rules = {
+    "batch": zeta_rules.batch(),
+    "queue": zeta_rules.queue(dim=8, size=16),
+  }
+  objective = objectives.nuclr(num_pairs=64, zeta=rules[zeta])
+  params, state = objective.init()
+  old = jax.tree.map(
+    lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, state
+  )
+  pairs = make_pairs.make_pairs(0)
+  pairs = pairs._replace(image=pairs.image.astype(float))
+  _, (new, _) = jax.eval_shape(objective.apply, params, old, pairs)
+  assert [x.dtype for x in jax.tree.leaves(new)] == [
+    x.dtype for x in jax.tree.leaves(old)
+  ]
+
+
 def test_assigned_popularities_and_what_depends_on_them():
   """Zeta, log u and xi are written; momentum and memory are forgotten."""
   objective = objectives.nuclr(

@@ -19,7 +19,8 @@ import numpy as np
 import optax
 import pytest
 
-from nuclr_jax import Pairs, contrib, objectives, sharding
+from nuclr_jax import Pairs, Sides, contrib, objectives, sharding
+from nuclr_jax.types import Popularities, both
 
 N, B, DIM = 48, 16, 8
 QUEUE = objectives.zeta_rules.queue(dim=DIM, size=N)
@@ -136,6 +137,22 @@ def test_arrays_on_a_mesh_that_is_not_in_context(expected):
   check(jax.jit(step_of(NUCLR))(*laid_out(args, mesh, ROWS)), results)
 
 
+def test_popularities_from_outside_do_not_bind_the_state_to_a_device(expected):
+  """A state that `assign` returns enters a mesh as one that `init` does."""
+  (embeddings, params, state, ids), _ = expected(NUCLR)
+  _, state = NUCLR.init()
+  zeta = np.linspace(-0.2, 0.3, N)
+  new = Popularities(both(np.arange(N)), both(zeta), np.arange(N), both(zeta))
+  state = NUCLR.assign(state, new)
+  args = embeddings, params, state, ids
+  mesh = jax.make_mesh((8,), ("data",))
+  rows = NamedSharding(mesh, ROWS)
+  with jax.set_mesh(mesh):
+    on_mesh = jax.device_put((embeddings, ids), rows)
+    found = jax.jit(step_of(NUCLR))(on_mesh[0], params, state, on_mesh[1])
+  check(found, on_one_device(NUCLR)(*args))
+
+
 def test_a_donated_state_that_is_not_on_the_mesh_yet(expected):
   """The compiler used to split its rows, but not the new ones."""
   args, results = expected(NUCLR)
@@ -201,6 +218,23 @@ def test_shard_map(name, expected):
   name = settings.get("axis", "data")
   mesh = jax.make_mesh((8,), (name,), axis_types=AUTO)
   step = mapped(objective, args[2], **settings)(mesh=mesh)
+  check(jax.jit(step)(*args), results)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_the_released_rule_in_a_shard_map(checked, expected):
+  """Its xi is the greatest zeta of all devices' rows, not of each one's own."""
+  zeta = Sides(jnp.linspace(-0.1, 0.3, N), jnp.linspace(0.2, -0.1, N))
+  released = objectives.nuclr_variant(
+    **SIZES,
+    temperature=0.1,
+    positive=objectives.denominator.released(steps_per_epoch=1),
+    zeta=objectives.zeta_rules.fixed(init=zeta),
+  )
+  args, results = expected(released)
+  np.testing.assert_allclose(results[0][1][0].shared.xi, (0.3, 0.2), rtol=1e-6)
+  mesh = jax.make_mesh((8,), ("data",), axis_types=AUTO)
+  step = mapped(released, args[2], ROWS, checked=checked)(mesh=mesh)
   check(jax.jit(step)(*args), results)
 
 

@@ -60,6 +60,23 @@ def test_narrow_ids_do_not_wrap():
   assert np.isnan(table.read_rows(zeros, ids, num_rows=200)[0])
 
 
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.uint64])
+def test_wide_ids_beside_float64(dtype, x64):
+  zeros, ids = jnp.zeros(8), np.array([2, 2**32 - 1], dtype)
+  written = table.write_rows(zeros, ids, jnp.ones(2), num_rows=8)
+  np.testing.assert_array_equal(np.flatnonzero(written), [2])
+  assert np.isnan(table.read_rows(zeros, ids, num_rows=8)[1])
+
+
+def test_reductions_by_id_name_their_dtypes():
+  """As `jax_numpy_dtype_promotion="strict"` wants it."""
+  rows = both(jnp.ones(4))
+  ids, valid = both(jnp.arange(4) // 2), jnp.array([True, False, True, True])
+  with jax.numpy_dtype_promotion("strict"):
+    table.mean_by_id(rows, ids, valid)
+    table.log_mean_exp_by_id(rows, ids)
+
+
 def test_ids_of_64_bits_reach_no_other_row():
   """JAX on its own keeps the lower 32 bits, here 3."""
   ids, rows = np.array([1, 2**32 + 3]), jnp.ones(2)
@@ -111,7 +128,7 @@ def test_the_same_in_the_hosts_memory(num_devices, shape):
     on_host = jax.device_put(whole, layout)
     read = table.read_rows(on_host, ids, 2000)
     at_once = table.write_rows(on_host, ids, values, 2000)
-    largest = jax.jit(lambda x: table.greatest(x, 5))(on_host)
+    largest = jax.jit(lambda x: table.greatest(x, jnp.arange(2), 5))(on_host)
     written = jax.jit(
       lambda x: table.write_rows(x, ids, values, 2000), donate_argnums=0
     )(on_host)
