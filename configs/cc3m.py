@@ -6,8 +6,8 @@ nuclr train --config=configs/cc3m.py --workdir=runs/cc3m
 experiments/cc3m/README.md has all commands, starting with the download. The
 argument after a colon is a comma-separated list of
 
-- a name in `ALGORITHMS`: nuclr, the default, is our recommended setting;
-  nuclr_official is that of the released code, with its biased gradient,
+- a name in `ALGORITHMS`: nuclr, the default, is the paper's objective, with a
+  gradient of zeta that has no bias; nuclr_official is the released code's,
 - float32: the towers compute in float32, as published, instead of bfloat16,
 - lit: the image tower is frozen,
 - tokens: a linear layer predicts the tokens of captions, too, as in SuperCLIP,

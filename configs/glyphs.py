@@ -35,7 +35,8 @@ REFERENCE = "reference"  # a folder that nuclr embed wrote
 # By config name; the objective has the same name unless `name` says otherwise.
 # They were tuned in experiments/bimodal (smaller towers, 8 epochs), except for
 # ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there), the
-# rule of nuclr, which experiments/popularity compares, and amorlip, drrho,
+# rule of nuclr, which experiments/popularity compares, decoupled (SogCLR without
+# memory, tuned in experiments/icons), and amorlip, drrho,
 # neuclip, scent and tempnet, which have published constants (but for tempnet's
 # bounds, within which it starts near the τ of the others, and rho; and scent is
 # without its epsilon of 1e-6). Rates are in units of the first temperature,
@@ -51,6 +52,9 @@ ALGORITHMS = dict(
     temperature=0.07, learn_temperature=False, in_modal=0.05, cross_modal=0.05
   ),
   debiased=dict(temperature=0.07, tau_plus=0.001),
+  decoupled=dict(
+    name="sogclr", temperature=0.05, gamma=1.0, anchor_average="pair"
+  ),
   drrho=dict(
     name="sogclr",
     temperature=0.08,
