@@ -35,11 +35,11 @@ REFERENCE = "reference"  # a folder that nuclr embed wrote
 # By config name; the objective has the same name unless `name` says otherwise.
 # They were tuned in experiments/bimodal (smaller towers, 8 epochs), except for
 # ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there), the
-# rule of nuclr, which experiments/popularity compares, decoupled (SogCLR without
-# memory, tuned in experiments/icons), and amorlip, drrho,
-# neuclip, scent and tempnet, which have published constants (but for tempnet's
-# bounds, within which it starts near the τ of the others, and rho; and scent is
-# without its epsilon of 1e-6). Rates are in units of the first temperature,
+# rule of nuclr, which experiments/popularity compares, decoupled (SogCLR
+# without memory, tuned in experiments/icons), and amorlip, drrho, neuclip,
+# scent and tempnet, which have published constants (but for tempnet's bounds,
+# within which it starts near the τ of the others, and rho; and scent is without
+# its epsilon of 1e-6). Rates are in units of the first temperature,
 # tempnet's excepted.
 ALGORITHMS = dict(
   amorlip=dict(

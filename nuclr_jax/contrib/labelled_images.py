@@ -152,7 +152,7 @@ class NoText:
     """Raises ValueError, since there is nothing to encode with."""
     raise ValueError(
       "this data set has images only; no text can be encoded, so choose scores "
-      "that need images alone"
+      "that need images alone, and neither refresh nor a warm start"
     )
 
   def is_cut(self, captions: Sequence[str]):

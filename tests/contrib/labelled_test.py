@@ -134,6 +134,13 @@ class TestModel:
         self.make(encoder={"name": "convnet", key: 3})
 
 
+def test_a_refresh_without_texts_is_refused_before_training():
+  config = recipe.get_config("nuclr,digits")
+  config.refresh = {"every_epochs": 1.0}
+  with pytest.raises(ValueError, match="images only; .* neither refresh nor"):
+    experiment.build(complete(config))
+
+
 def test_every_name_of_the_config_builds():
   for name in recipe.ALGORITHMS:
     experiment.build(complete(recipe.get_config(name)))

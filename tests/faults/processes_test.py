@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import tiny_config
 import warm
 
 from nuclr_jax.lab import distributed
-from nuclr_jax.lab.train import build, loop, records
+from nuclr_jax.lab.train import build, checkpoint, loop, records
 
 STEPS = 16
 CHANGES = tiny_config.changes(
@@ -103,6 +104,43 @@ def test_two_processes_equal_one(straight, data, tmp_path):
   assert "on 4 device(s) of 2 process(es)" in first.read_text()
   assert "test/mean_recall@1" in first.read_text()
   assert "step" not in second.read_text()  # one process talks
+
+
+def test_what_looks_at_all_pairs_or_keeps_another_state(
+  data, data_dir, tmp_path
+):
+  """All at once: they share the hooks, the state and the checkpoints."""
+  epoch = tiny_config.NUM_PAIRS / tiny_config.BATCH
+  changes = {
+    "num_microbatches": 2,
+    "optimizer.weight_average": 0.5,
+    "keep_best": "validation/mean_recall@1",
+    "eval_every": 5,
+    "refresh.every_epochs": 6.0 / epoch,
+    "refresh.max_pairs": 512,
+  }
+  two = tmp_path / "two"
+  run = Run(two, data_dir, **changes)
+  assert run.wait(seconds=400) == [0, 0], run.messages()
+  alone = tmp_path / "alone"
+  config = records.read_config(two) | {"num_devices": 4}
+  parts = build.build(config, data=data)
+  loop.fit(config, alone, parts=parts)
+  rows = [
+    {k: x for k, x in row.items() if k in ("step", "train/loss", "zeta/text")}
+    for workdir in (two, alone)
+    for row in records.read_history(workdir)
+    if "train/loss" in row
+  ]
+  for found, expected in zip(rows[:STEPS], rows[STEPS:], strict=True):
+    assert found == pytest.approx(expected, rel=1e-4)
+  for which in (checkpoint.NEWEST, checkpoint.BEST):
+    states = [
+      loop.load(x, parts=parts, checkpoints=which)[2] for x in (two, alone)
+    ]
+    chex.assert_trees_all_close(
+      *map(jax.device_get, states), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_one_preempted_process_stops_all_and_all_go_on(

@@ -70,8 +70,8 @@ def neuclip(
   prototypes and share the batch of B: each of the updates sums the gradients of
   the prototypes over them. Time and memory are O(B K / devices) for K
   prototypes: cosines are kept for their gradient, since to compute them twice,
-  tile by tile, would take three products instead of two. Restarts need no hook of the
-  training loop, and no pass over data: they come with the steps.
+  tile by tile, would take three products instead of two. Restarts need no hook
+  of the training loop, and no pass over data: they come with the steps.
 
   Prototypes have unit norm in every cosine, so that embeddings that are not
   (those of `relative_to`) make alpha meaningless.

@@ -122,6 +122,7 @@ def build(
   hooks = ()
   refresh = settings.refresh
   if refresh is not None and refresh.arguments.get("every_epochs"):
+    data.tokenizer.encode(data.train.captions(np.arange(1)))  # or raises
     from_run = dict(source=data.train, objective=objective, seed=settings.seed)
     hooks = (refresh(**from_run, **span),)
   parts = Experiment(
