@@ -30,9 +30,14 @@ SOURCE = "openai/clip-vit-base-patch32"  # of the tokenizer
 VIT_B32 = dict(image="clip_vit_b32", dim=512)
 VIT_B16 = dict(image="clip_vit_b16", dim=512)
 RN50 = dict(image="clip_resnet50", dim=1024)
+REFERENCE = "reference"  # a folder that nuclr embed wrote
 # Recipes of FastCLIP (cc3m), AmorLIP (cc12m), DRRho-CLIP (dfn192m) and
-# DataComp; `pairs` is about how many there are. rho and the last gamma are
-# FastCLIP-v3's (for DataComp, `gamma_of`).
+# DataComp; `pairs` is about how many there are. rho, the last gamma, the part
+# of the run over which it falls, and the rate of a learned temperature as a
+# factor of the others are FastCLIP-v3's, by the README of its code (cc3m,
+# cc12m) and of DRRho-CLIP's (dfn192m, where gamma is 1). For DataComp, which no
+# README has, gamma is `gamma_of`, and the factor that of SCENT's runs on 14
+# million pairs of DFN, at the same rate and batch size.
 SCALES = dict(
   cc3m=dict(
     model=RN50,
@@ -44,6 +49,8 @@ SCALES = dict(
     weight_decay=0.1,
     rho=6.5,
     gamma=0.2,
+    gamma_fraction=0.5,
+    tau_rate=0.2,
   ),
   cc12m=dict(
     model=VIT_B32,
@@ -55,6 +62,8 @@ SCALES = dict(
     weight_decay=0.1,
     rho=8.5,
     gamma=0.2,
+    gamma_fraction=0.5,
+    tau_rate=0.25,
   ),
   dfn192m=dict(
     model=VIT_B16,
@@ -66,6 +75,8 @@ SCALES = dict(
     weight_decay=0.2,
     rho=11.0,
     gamma=1.0,
+    gamma_fraction=1.0,
+    tau_rate=0.25,
   ),
   datacomp_small=dict(
     model=VIT_B32,
@@ -77,6 +88,8 @@ SCALES = dict(
     weight_decay=0.2,
     rho=6.5,
     gamma=0.84,
+    gamma_fraction=1.0,
+    tau_rate=0.125,
   ),
   datacomp_medium=dict(
     model=VIT_B32,
@@ -88,6 +101,8 @@ SCALES = dict(
     weight_decay=0.2,
     rho=8.5,
     gamma=0.84,
+    gamma_fraction=1.0,
+    tau_rate=0.125,
   ),
 )
 TEMPERATURE = 0.01  # fixed, where the algorithm does not learn it
@@ -99,14 +114,21 @@ def learned(scale):
 
 
 def gamma_of(scale):
-  """The last gamma that DRRho-CLIP's authors give for a number of epochs."""
+  """The last gamma that DRRho-CLIP's authors give for a number of epochs.
+
+  They let it fall over all of them.
+  """
   return min(1.0, 4.177 * scale["num_epochs"] ** -0.7265)
 
 
-def falling(scale):
-  """The gamma of FastCLIP."""
-  half = dict(decay="cosine", decay_fraction=0.5)
-  return dict(value=1.0, end_value=scale["gamma"], **half)
+def falling(last, fraction):
+  """A gamma that falls from 1 over a part of the run, as FastCLIP's does."""
+  decay = dict(decay="cosine", decay_fraction=fraction)
+  return dict(value=1.0, end_value=last, **decay)
+
+
+def gamma_of_fastclip(scale):
+  return falling(scale["gamma"], scale["gamma_fraction"])
 
 
 # Objectives by scale. Constants are the published ones, where a paper has them.
@@ -121,17 +143,17 @@ ALGORITHMS = dict(
   drrho=lambda scale: dict(
     name="sogclr",
     temperature=TEMPERATURE,
-    gamma=falling(scale | dict(gamma=gamma_of(scale))),
+    gamma=falling(gamma_of(scale), 1.0),
     positive_weight=1e-4 * scale["pairs"],  # epsilon = 1e-4
   ),
   fastclip_v3=lambda scale: dict(
-    name="sogclr", temperature=learned(scale), gamma=falling(scale)
+    name="sogclr", temperature=learned(scale), gamma=gamma_of_fastclip(scale)
   ),
   fastclip_released=lambda scale: dict(
     name="contrib:fastclip_released",
     temperature=0.07,
     rho=scale["rho"],
-    gamma=falling(scale),
+    gamma=gamma_of_fastclip(scale),
   ),
   neuclip=lambda scale: dict(
     name="contrib:neuclip", temperature=learned(scale)
@@ -157,6 +179,10 @@ ALGORITHMS = dict(
     gamma=0.8,
   ),
 )
+# Whose code has a rate for the temperature alone. (NeuCLIP's was not at hand;
+# it has FastCLIP-v3's.) OpenCLIP's own objectives, `clip` and `siglip`, do not.
+OWN_TAU_RATE = ("fastclip_v3", "fastclip_released", "neuclip", "scent")
+LEARNED_TAU = "objective/([^/]+/)?log_scale"  # beside a term, of one objective
 # Objectives in units of similarity: 2 temperature times the gradient of clip.
 UNSCALED = ("clip", "siglip")
 
@@ -201,6 +227,8 @@ def get_config(arg: str = "") -> ConfigDict:
     normalize=True,
   )
   config.objective = {"name": name} | ALGORITHMS[name](scale)
+  if name == "drrho":
+    config.reference = REFERENCE
   config.optimizer = dict(
     learning_rate=dict(
       value=scale["rate"], warmup_steps=scale["warmup"], decay="cosine"
@@ -210,6 +238,8 @@ def get_config(arg: str = "") -> ConfigDict:
     b2=0.98 if is_vit else 0.999,
     freeze=(),
   )
+  if name in OWN_TAU_RATE:
+    config.optimizer.rate_factors = {LEARNED_TAU: scale["tau_rate"]}
   tau = config.objective.get("temperature")
   tau = getattr(tau, "temperature", tau)  # the first of a learned one
   tau = TEMPERATURE if name == "tempnet" else tau

@@ -113,12 +113,50 @@ def test_vicreg_alone_has_embeddings_of_any_norm():
     assert glyphs.get_config(name).model.normalize == (name != "vicreg")
 
 
-def test_drrho_is_not_trained_without_a_reference(data, tmp_path, tiny):
-  config = tiny("drrho", reference=str(tmp_path / "none"))
-  assert glyphs.get_config("drrho").reference and not tiny("clip").reference
-  parts = build.build(config, data=data)
-  with pytest.raises(ValueError, match="lacks image.npy, .* nuclr embed"):
-    loop.fit(config, tmp_path / "run", parts=parts)
+@pytest.mark.parametrize("name", ["glyphs", "icons", "openclip"])
+def test_drrho_is_not_trained_without_a_reference(name, tmp_path, monkeypatch):
+  """And says so before it prepares data."""
+  get_config = load_file(CONFIGS / f"{name}.py").get_config
+  assert not get_config("clip").reference
+  config = get_config("drrho")
+  config.reference = str(tmp_path / config.reference)
+  monkeypatch.setattr(build, "load_data", None)
+  message = "config.reference: .*/reference lacks image.npy, .* nuclr embed"
+  with pytest.raises(ValueError, match=message):
+    loop.fit(config, tmp_path / "run")
+  assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_learned_temperature_has_the_published_rate():
+  """A fifth of the others' on CC3M, by the README of FastCLIP's code."""
+  openclip = load_file(CONFIGS / "openclip.py")
+  one, span = np.ones(()), dict(num_steps=20_000, steps_per_epoch=1_000)
+  learned = set()
+  for name in openclip.ALGORITHMS:
+    resolved = settings.resolve(openclip.get_config(name))
+    objective = build.make_objective(
+      resolved,
+      **span,
+      **Sizes(*3 * [10_000])._asdict(),
+      batch_size=resolved.batch_size,
+      dim=8,
+    )
+    params, _ = jax.eval_shape(objective.init)
+    learned |= {name} if "log_scale" in params else set()
+  assert learned == {*openclip.OWN_TAU_RATE, "clip", "siglip"}
+  for name in openclip.OWN_TAU_RATE:
+    optimizer = settings.resolve(openclip.get_config(name)).optimizer(**span)
+    scale, term = {"log_scale": one}, {"bias": one}
+    for objective in scale, {"sogclr": scale, "token_prediction": term}:
+      params = {"model": {"bias": one}, "objective": objective}
+      state = optimizer.init(params)
+      for _ in range(2):  # the first rate of the warm-up is 0
+        updates, state = optimizer.update(params, state, params)
+      moved = updates["objective"].pop("sogclr", updates["objective"])
+      ratio = moved["log_scale"] / updates["model"]["bias"]
+      assert ratio == pytest.approx(0.2)
+      if others := updates["objective"].get("token_prediction"):
+        assert others["bias"] == updates["model"]["bias"]
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,28 @@ class Reference(NamedTuple):
     return source._replace(fetch=fetch)
 
 
+def open_folder(folder: str | os.PathLike | None) -> Cached | None:
+  """Opens the folder of a reference, which needs no training pairs.
+
+  Args:
+    folder: A folder that `nuclr embed` wrote, or None.
+
+  Raises:
+    ValueError: If the folder is another one, or damaged.
+  """
+  if folder is None:
+    return None
+  try:
+    data = open_embeddings(folder)
+    width_of(folder)
+  except ValueError as error:
+    raise ValueError(f"config.reference: {error}") from error
+  return data
+
+
 def open_reference(
-  folder: str | os.PathLike, source: Source, *, compare_all: bool = True
-) -> Reference:
+  data: Cached | None, source: Source, *, compare_all: bool = True
+) -> Reference | None:
   """Opens embeddings of the training pairs, and checks that they are of these.
 
   The number of pairs and their captions must be the same, in the same order,
@@ -74,14 +93,16 @@ def open_reference(
   them. Rows must be finite and of unit norm.
 
   Args:
-    folder: A folder that `nuclr embed` wrote.
+    data: What `open_folder` returned.
     source: The training pairs.
     compare_all: Whether to compare all captions, which may mean to read all
       records, or `COMPARED` of them.
 
   Raises:
-    ValueError: If the folder is another one, or its rows are of other pairs.
+    ValueError: If the rows are of other pairs, or not of unit norm.
   """
+  if data is None:
+    return None
   if source.open_stream is not None:
     raise ValueError(
       "config.reference needs pairs with ids, and config.data.train is a "
@@ -90,8 +111,6 @@ def open_reference(
     )
   _mapped.cache_clear()  # the folder may have been written again
   try:
-    data = open_embeddings(folder)
-    width_of(folder)
     rows = _rows_of_pairs(data, source, compare_all)
     identity = _identity(data)
   except ValueError as error:

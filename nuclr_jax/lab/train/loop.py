@@ -22,7 +22,7 @@ from nuclr_jax.lab import distributed, files, progress
 from nuclr_jax.lab.config import Config, is_due, validation_period
 from nuclr_jax.lab.data import cut_captions
 from nuclr_jax.lab.data.places import DATA_DIR
-from nuclr_jax.lab.data.reference import open_reference
+from nuclr_jax.lab.data.reference import open_folder, open_reference
 from nuclr_jax.lab.evaluate.evaluators import (
   Embed,
   make_embedder,
@@ -270,11 +270,10 @@ def _prepare(
     records.check_own_parts(workdir, parts.own() if parts else ())
   scored = extend.is_scored(workdir, settings)
   records.check_same_run(settings.recorded, others, scored=scored)
+  folder = open_folder(settings.reference)
   with distributed.first_before_others("data"):
     parts = parts or build.build(settings, data_dir=data_dir, fresh=fresh)
-    reference = settings.reference
-    if reference is not None:
-      reference = open_reference(reference, parts.data.train, compare_all=fresh)
+    reference = open_reference(folder, parts.data.train, compare_all=fresh)
   # log_every and others may differ.
   return parts._replace(settings=settings, reference=reference), mesh
 

@@ -53,8 +53,13 @@ def folder_of(pairs, place, **changed):
   return place
 
 
+def open_reference(place, pairs, **options):
+  folder = reference.open_folder(place)
+  return reference.open_reference(folder, pairs, **options)
+
+
 def test_batches_have_the_rows_of_their_pairs(pairs, tmp_path):
-  opened = reference.open_reference(folder_of(pairs, tmp_path / "r"), pairs)
+  opened = open_reference(folder_of(pairs, tmp_path / "r"), pairs)
   ids = np.array([7, 0, 9])
   batch = opened.beside(pairs).fetch(ids)
   np.testing.assert_array_equal(batch.image, pairs.fetch(ids).image)
@@ -68,7 +73,7 @@ def test_batches_have_the_rows_of_their_pairs(pairs, tmp_path):
 def test_processes_that_make_batches_are_sent_no_arrays(pairs, tmp_path):
   wide = unit_rows(3, N, 20_000)
   place = folder_of(pairs, tmp_path / "r", image=wide, text=wide)
-  opened = reference.open_reference(place, pairs)
+  opened = open_reference(place, pairs)
   sent = cloudpickle.dumps(opened.of)
   assert len(sent) < 10_000
   found = cloudpickle.loads(sent)(np.array([5])).image
@@ -87,7 +92,7 @@ def test_the_order_of_the_captions_is_that_of_their_images(pairs, tmp_path):
     image_of_text=order,
     captions=pairs.captions(ids.text),
   )
-  a, b = (reference.open_reference(x, pairs) for x in (whole, mixed))
+  a, b = (open_reference(x, pairs) for x in (whole, mixed))
   for found, expected in zip(
     b.of(np.arange(N)), a.of(np.arange(N)), strict=True
   ):
@@ -110,12 +115,12 @@ def test_pairs_may_share_an_image(pairs, tmp_path):
     content=range(10),
     image_of_text=image_id,
   )
-  found = reference.open_reference(place, shared).of(np.arange(N))
+  found = open_reference(place, shared).of(np.arange(N))
   expected = unit_rows(1, 10, WIDTH)[image_id], unit_rows(2, 8, WIDTH)[text_id]
   for x, y in zip(found, expected, strict=True):
     np.testing.assert_array_equal(x, np.float32(y))
   with pytest.raises(ValueError, match="captions than 6 of 12 training pairs"):
-    reference.open_reference(place, pairs)
+    open_reference(place, pairs)
 
 
 def replaced(rows, at, by):
@@ -163,7 +168,7 @@ def test_a_folder_of_other_rows_is_refused(pairs, tmp_path, message):
   }
   place = folder_of(pairs, tmp_path / "r", **changed)
   with pytest.raises(ValueError, match=f"^config.reference: .*{message}"):
-    reference.open_reference(place, pairs)
+    open_reference(place, pairs)
 
 
 def test_equal_images_may_not_have_two_owners(pairs, tmp_path):
@@ -175,29 +180,30 @@ def test_equal_images_may_not_have_two_owners(pairs, tmp_path):
     image_of_text=[*range(N - 1), N - 2],
   )
   with pytest.raises(ValueError, match="images of 1 of 12 pairs with others"):
-    reference.open_reference(place, pairs)
+    open_reference(place, pairs)
 
 
 def test_what_is_no_folder_of_embed_is_refused(pairs, tmp_path):
   np.savez(tmp_path / "x.npz", image=IMAGE, text=TEXT)
   for place in ("x.npz", "nothing"):
     with pytest.raises(ValueError, match="lacks image.npy, .*; write it with"):
-      reference.open_reference(tmp_path / place, pairs)
+      open_reference(tmp_path / place, pairs)
   place = folder_of(pairs, tmp_path / "texts")
   for name in ("image.npy", "images.parquet", files.DIGESTS):
     (place / name).unlink()
   with pytest.raises(ValueError, match="texts without images"):
-    reference.open_reference(place, pairs)
+    open_reference(place, pairs)
   place = folder_of(pairs, tmp_path / "damaged")
   (place / "text.npy").write_bytes(b"\0" * 200)
   with pytest.raises(ValueError, match="text.npy"):
-    reference.open_reference(place, pairs)
+    open_reference(place, pairs)
 
 
 def test_a_stream_has_no_ids_to_look_rows_up_by(pairs, tmp_path):
   stream = pairs._replace(open_stream=lambda **_: None)
+  place = folder_of(pairs, tmp_path / "r")
   with pytest.raises(ValueError, match="stream of tars; index the tars with"):
-    reference.open_reference(tmp_path, stream)
+    open_reference(place, stream)
 
 
 def test_a_run_that_goes_on_compares_some_captions(
@@ -212,9 +218,9 @@ def test_a_run_that_goes_on_compares_some_captions(
 
   place = folder_of(pairs, tmp_path / "r")
   counted = pairs._replace(captions=captions, keys=None)
-  reference.open_reference(place, counted, compare_all=False)
+  open_reference(place, counted, compare_all=False)
   assert seen == [0, 3, 4]  # of the pairs 0, 4 and 8
-  reference.open_reference(place, counted)
+  open_reference(place, counted)
   assert len(seen) == 3 + 8
 
 
@@ -246,7 +252,7 @@ def test_a_prepared_data_set_and_what_embed_makes_of_it(tmp_path, share_texts):
     return image_text.captioned_source(data, words, size=16, **plain)
 
   pairs = open_pairs(tmp_path)
-  opened = reference.open_reference(tmp_path / "r", pairs)
+  opened = open_reference(tmp_path / "r", pairs)
   batch = opened.beside(pairs).fetch(np.arange(4))
   expected = by_colour(batch.image), by_words(make_captioned.CAPTIONS)
   for found, rows in zip(batch.reference, expected, strict=True):
@@ -256,4 +262,4 @@ def test_a_prepared_data_set_and_what_embed_makes_of_it(tmp_path, share_texts):
   other = tmp_path / "other"
   make_captioned.prepare(other, {"train": make_captioned.ROWS[::-1]})
   with pytest.raises(ValueError, match="in another order"):
-    reference.open_reference(tmp_path / "r", open_pairs(other))
+    open_reference(tmp_path / "r", open_pairs(other))
