@@ -38,8 +38,9 @@ REFERENCE = "reference"  # a folder that nuclr embed wrote
 # rule of nuclr, which experiments/popularity compares, decoupled (SogCLR
 # without memory, tuned in experiments/icons), and amorlip, drrho, neuclip,
 # scent and tempnet, which have published constants (but for tempnet's bounds,
-# within which it starts near the τ of the others, and rho; and scent is without
-# its epsilon of 1e-6). Rates are in units of the first temperature,
+# within which it starts near the τ of the others, and rho; and the published
+# epsilon of scent bounds its gamma, but is not added to the loss. The rows of
+# experiments/icons have neither). Rates are in units of the first temperature,
 # tempnet's excepted.
 ALGORITHMS = dict(
   amorlip=dict(

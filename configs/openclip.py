@@ -31,13 +31,14 @@ VIT_B32 = dict(image="clip_vit_b32", dim=512)
 VIT_B16 = dict(image="clip_vit_b16", dim=512)
 RN50 = dict(image="clip_resnet50", dim=1024)
 REFERENCE = "reference"  # a folder that nuclr embed wrote
-# Recipes of FastCLIP (cc3m), AmorLIP (cc12m), DRRho-CLIP (dfn192m) and
-# DataComp; `pairs` is about how many there are. rho, the last gamma, the part
-# of the run over which it falls, and the rate of a learned temperature as a
-# factor of the others are FastCLIP-v3's, by the README of its code (cc3m,
-# cc12m) and of DRRho-CLIP's (dfn192m, where gamma is 1). For DataComp, which no
-# README has, gamma is `gamma_of`, and the factor that of SCENT's runs on 14
-# million pairs of DFN, at the same rate and batch size.
+# Recipes of FastCLIP (cc3m), AmorLIP (cc12m), DRRho-CLIP (dfn192m), SCENT
+# (dfn14m) and DataComp; `pairs` is about how many there are. rho, the last
+# gamma, the part of the run over which it falls, and the rate of a learned
+# temperature as a factor of the others are FastCLIP-v3's, by the README of its
+# code (cc3m, cc12m), of DRRho-CLIP's (dfn192m) and of SCENT's (dfn14m, whose
+# gamma it has wrong: here it is `gamma_of`). DataComp is in none of them: its
+# gamma is `gamma_of`, too, and its factor that of dfn14m, where the rate and
+# the batch size are the same.
 SCALES = dict(
   cc3m=dict(
     model=RN50,
@@ -77,6 +78,19 @@ SCALES = dict(
     gamma=1.0,
     gamma_fraction=1.0,
     tau_rate=0.25,
+  ),
+  dfn14m=dict(
+    model=VIT_B32,
+    pairs=13_710_637,
+    batch_size=4096,
+    num_epochs=24.0,
+    rate=5e-4,
+    warmup=500,
+    weight_decay=0.2,
+    rho=11.0,
+    gamma=0.415,
+    gamma_fraction=1.0,
+    tau_rate=0.125,
   ),
   datacomp_small=dict(
     model=VIT_B32,
@@ -128,6 +142,7 @@ def falling(last, fraction):
 
 
 def gamma_of_fastclip(scale):
+  """The gamma of FastCLIP."""
   return falling(scale["gamma"], scale["gamma_fraction"])
 
 

@@ -1,7 +1,11 @@
 """Every config name makes a run that can be trained."""
 
+import argparse
 import itertools
 import re
+import shlex
+import sys
+import types
 
 import chex
 import jax
@@ -9,10 +13,12 @@ from load_file import load_file
 import numpy as np
 import pytest
 from repository import CONFIGS, ROOT
+import safetensors.numpy
 
 from nuclr_jax.lab.config import DEFAULTS, ConfigError, override
 from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.models import TEXT_TOWERS
+from nuclr_jax.lab.models.pretrained.architectures import find_architecture
 from nuclr_jax.lab.train import build, loop, settings
 from nuclr_jax.lab.train.step import init_state, make_train_step
 from nuclr_jax.types import Sizes
@@ -86,6 +92,33 @@ def test_the_recipe_names_configs_that_exist():
       scale = openclip.SCALES[argument.split(",")[0] or "cc3m"]
       sizes = Sizes(*3 * [scale["pairs"]])
       resolved.optimizer(**build.span_of(resolved, sizes))
+
+
+def test_the_recipe_runs_datacomps_evaluation(tmp_path, monkeypatch):
+  """By the arguments of its evaluate.py, on weights that PyTorch has saved."""
+  text = (ROOT / "experiments" / "cc3m" / "README.md").read_text()
+  (block,) = re.findall(r"\nfolder=\$PWD.*?\n(.*?)\n```", text, re.DOTALL)
+  block = block.replace("$folder", str(tmp_path)).replace("\\\n", "")
+  _, flag, code, python, *command = shlex.split(block)
+  assert (flag, python) == ("-c", "python")
+  parser = argparse.ArgumentParser()
+  parser.add_argument("script")
+  for name in ("use_model", "data_dir"):
+    parser.add_argument(f"--{name}")
+  parser.add_argument("--train_output_dir", required=True)
+  given = parser.parse_args(command)
+  architecture, weights = given.use_model.split(maxsplit=1)
+  assert find_architecture(architecture)
+
+  arrays = {"visual.proj": np.ones(2, np.float32), "logit_bias": np.ones(1)}
+  safetensors.numpy.save_file(arrays, tmp_path / "open_clip_model.safetensors")
+  saved = {}
+  torch = types.SimpleNamespace(save=lambda x, path: saved.update({path: x}))
+  monkeypatch.setitem(sys.modules, "torch", torch)
+  monkeypatch.setitem(sys.modules, "safetensors.torch", safetensors.numpy)
+  monkeypatch.setattr(safetensors, "torch", safetensors.numpy, raising=False)
+  exec(code, {})
+  assert list(saved) == [weights] and list(saved[weights]) == ["visual.proj"]
 
 
 @pytest.mark.parametrize("name", ["", "sogclr", "nuclr_official,float32"])
