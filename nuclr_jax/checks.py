@@ -112,7 +112,7 @@ Temperature = Annotated[
     "a number greater than 0",
     lambda x: 1e-6 <= x <= 1e6,
     "it divides cosine similarities; 0.01 to 0.1 is usual, 1e-6 to 1e6 "
-    "possible",
+    "possible; sogclr and nuclr take rules, too",
   ),
 ]
 Rate = Annotated[

@@ -367,7 +367,7 @@ def test_values_that_do_not_fit(changes, key, message):
       "objective.positive_weight",
       r"at least 0, got 1e\+300; float32 holds numbers up to 2\*\*127",
     ),
-    (["objective.temperature=1e300"], None, r"1e6 possible\).* got 1e\+300$"),
+    (["objective.temperature=1e300"], None, r"1e6 possible;.* got 1e\+300$"),
     (
       ["objective.bounds=(0.1, 1e300)", "objective.name=isogclr"],
       "objective.bounds",

@@ -483,6 +483,10 @@ def test_stateless_lifts_a_loss():
     (lambda: objectives.cyclip(in_modal=-1.0), "in_modal must be a number of"),
     (lambda: contrib.vicreg(variance=-1.0), "variance must be a number of"),
     (lambda: objectives.ntxent(temperature=0.0), "temperature must be a numb"),
+    (
+      lambda: objectives.clip(temperature=objectives.temperature_rules.fixed()),
+      "temperature must be .*; sogclr and nuclr take rules, too.* got fixed",
+    ),
     (lambda: objectives.add(), "add needs at least one term"),
     (  # past the types that are checked in tests
       lambda: inspect.unwrap(objectives.add)(a=objectives.clip),
