@@ -19,6 +19,7 @@ STUDY = harness.Study(
   plan=plan.plan,
   measure=measure.measure,
   tables=tables.tables,
+  numbers=tables.numbers,
   figures=tables.figures,
   seeds=plan.SEEDS,
   describe=measure.describe,

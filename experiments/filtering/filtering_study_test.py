@@ -128,7 +128,8 @@ def test_tables_compare_filters_by_seed():
     words = dict(run.values)
     better = words.get("filter") == plan.EXACT
     if run.part == plan.TRAINING:
-      rows[run.key] = {"R@1": 3.0 + better, "R@10": 9.0, "wrong": 0.1}
+      ahead = run.setting.startswith("NUCLR") * (0.5 + run.seed)
+      rows[run.key] = {"R@1": 3.0 + better, "R@10": 9.0 + ahead, "wrong": 0.1}
     elif run.part == plan.OTHER:
       rows[run.key] = scored(0.9) | {
         "trained": {
@@ -136,6 +137,7 @@ def test_tables_compare_filters_by_seed():
             "R@1": 5.0 + 2 * (name == plan.RANDOM) + run.seed,
             "R@10": 9.0,
             "wrong": 0.3,
+            "pairs": 5_000 if name == plan.EVERYTHING else 4_000,
           }
           for kind, name in plan.filters()
         }
@@ -160,6 +162,22 @@ def test_tables_compare_filters_by_seed():
   )
   assert "| 8.00 ± 2.48 | 9.00 ± 0.00 | +2.00 [+2.00, +2.00] * | 3 |" in line
   assert tables.figures(OPTIONS, Results(rows))["wrong.png"].axes
+  numbers = tables.numbers(OPTIONS, Results(rows))
+  at = "wrong at 50 %"
+  assert numbers[f"icons, swapped: exact weight: {at}"] == "70.0 ± 19.6"
+  name = f"letters, swapped: exact weight − similarity: {at}"
+  assert numbers[name] == "+0.0 [+0.0, +0.0]"
+  name = "swapped, CLIP: exact weight − negCLIPLoss: R@1"
+  assert numbers[name] == "+1.00 [+1.00, +1.00] *"
+  name = "boilerplate, similarity: NUCLR − CLIP: R@10"
+  assert numbers[name].startswith("+1.50 [-0.98, ")
+  name = "boilerplate: NUCLR − CLIP, everything − all that is right: R@10"
+  assert numbers[name].startswith("+0.00 [")
+  # Exact weights are ahead in each of the six trainings, negCLIPLoss in none.
+  for name, count in (("all", 12), ("above 0", 6), ("below 0", 0)):
+    assert numbers[f"scores − similarity, R@1: {name}"] == str(count)
+  assert numbers["clip art: everything: pairs"] == "5,000"
+  assert numbers["clip art: random: pairs"] == "4,000"
 
 
 def test_what_trainings_see_is_stored_beside_the_rows(tmp_path):

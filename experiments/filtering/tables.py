@@ -1,14 +1,17 @@
-"""The tables and the figure of README.md."""
+"""The tables, the figure and other numbers of README.md."""
 
 from collections.abc import Mapping
+import csv
+import re
 
 import numpy as np
 
 from experiments.filtering import plan
-from experiments.filtering.errors import KINDS
+from experiments.filtering.errors import KINDS, PHRASES
 from experiments.filtering.scores import ONCE, SHARES
 from experiments.harness import Options, Results, markdown, plots
-from experiments.harness.statistics import paired, statistics
+from experiments.harness.statistics import Statistics, paired, statistics
+from experiments.icons import judged
 
 SCORES = (
   plan.SIMILARITY,
@@ -27,9 +30,11 @@ FEW_SCORES = (  # of other data
   f"{plan.SIMILARITY}, {ONCE}",
   f"{plan.EXACT}, {ONCE}",
 )
+ICONS = "icons"
+R1, R10 = "R@1", "R@10"
 PRECISION, AVERAGE = "precision", "average precision"
 OF_ERRORS = (PRECISION, AVERAGE, f"− {plan.SIMILARITY}, precision", "seeds")
-OF_TRAININGS = ("wrong", "R@1", "R@10", f"− {plan.SIMILARITY}, R@1", "seeds")
+OF_TRAININGS = ("wrong", R1, R10, f"− {plan.SIMILARITY}, R@1", "seeds")
 
 
 def found(
@@ -82,6 +87,157 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "others": others_table(results),
     "others_training": others_training_table(results),
   }
+
+
+def numbers(options: Options, results: Results) -> dict[str, str]:
+  """Returns means, paired differences and counts that the text states, by name.
+
+  "letters, swapped: similarity: wrong at 50 %" says how many of the pairs that
+  are kept are wrong, in percent, where half of the pairs are kept, and
+  "letters, swapped: exact weight − similarity: wrong at 50 %" is a difference.
+  "letters, unreadable: similarity, each text once − exact weight: precision" is
+  one of a score that has each text once, to all scores that do not.
+  "swapped, CLIP: exact weight − negCLIPLoss: R@1" compares trainings on what
+  the two keep, and "swapped, everything: NUCLR − CLIP: R@10" the objectives;
+  "swapped: NUCLR − CLIP, everything − all that is right: R@10" is the
+  difference of two such differences.
+  """
+  del options
+  return {
+    **wrong_at_shares(results),
+    **gains_by_once(results),
+    **between_trainings(results),
+    **score_gains(results),
+    **counts(results),
+  }
+
+
+def wrong_at_shares(results: Results) -> dict[str, str]:
+  """Says how many of the kept pairs are wrong, at each share that is kept."""
+  numbers = {}
+  for name, data in data_names().items():
+    for kind in KINDS:
+      first = found(results, kind, plan.SIMILARITY, data)
+      for score in FEW_SCORES:
+        rows = found(results, kind, score, data)
+        for i, share in enumerate(SHARES):
+          of, others = (
+            {seed: 100 * row["wrong"][i] for seed, row in x.items()}
+            for x in (rows, first)
+          )
+          at = f"wrong at {100 * share:.0f} %"
+          cells = {score: statistics(of.values()).show()}
+          if score != plan.SIMILARITY:
+            difference = paired(of, others).show_interval()
+            cells[f"{score} − {plan.SIMILARITY}"] = difference
+          numbers |= {f"{name}, {kind}: {k}: {at}": x for k, x in cells.items()}
+  return numbers
+
+
+def gains_by_once(results: Results) -> dict[str, str]:
+  """Compares scores that have each text once with those that do not."""
+  numbers = {}
+  for name, data in data_names().items():
+    for kind in KINDS:
+      of = {
+        score: percent(found(results, kind, score, data), PRECISION)
+        for score in FEW_SCORES
+      }
+      for score in (x for x in FEW_SCORES if ONCE in x):
+        for other in plan.CHOSEN:
+          gain = paired(of[score], of[other]).show_interval()
+          numbers[f"{name}, {kind}: {score} − {other}: {PRECISION}"] = gain
+  return numbers
+
+
+def between_trainings(results: Results) -> dict[str, str]:
+  """Compares two scores by what is trained on them, and two objectives."""
+  labels = tuple(plan.OBJECTIVES.values())
+  first, second = plan.EXACT, plan.LIKELIHOOD
+  numbers = {}
+  for kind in KINDS:
+    for label in labels:
+      difference = training_difference(results, label, kind, first, second)
+      numbers[f"{kind}, {label}: {first} − {second}: {R1}"] = (
+        difference.show_interval(digits=2)
+      )
+    for metric in (R1, R10):
+      ahead = {}
+      for name in plan.FILTERS:
+        clip, nuclr = (
+          {seed: row[metric] for seed, row in rows.items()}
+          for rows in (trained(results, x, kind, name) for x in labels)
+        )
+        common = clip.keys() & nuclr.keys()
+        ahead[name] = {seed: nuclr[seed] - clip[seed] for seed in common}
+        numbers[f"{kind}, {name}: NUCLR − CLIP: {metric}"] = statistics(
+          ahead[name].values()
+        ).show_interval(digits=2)
+      more = paired(ahead[plan.EVERYTHING], ahead[plan.RIGHT])
+      words = f"{plan.EVERYTHING} − {plan.RIGHT}"
+      numbers[f"{kind}: NUCLR − CLIP, {words}: {metric}"] = more.show_interval(
+        digits=2
+      )
+  return numbers
+
+
+def training_difference(
+  results: Results, label: str, kind: str, name: str, other: str
+) -> Statistics:
+  """Compares the R@1 after trainings on what two filters kept of icons."""
+  ours, theirs = (
+    {seed: row[R1] for seed, row in rows.items()}
+    for rows in (trained(results, label, kind, x) for x in (name, other))
+  )
+  return paired(ours, theirs)
+
+
+def score_gains(results: Results) -> dict[str, str]:
+  """Counts the differences of a score to similarity in R@1 after training."""
+  differences = [
+    training_difference(results, label, kind, score, plan.SIMILARITY)
+    for kind in KINDS
+    for label in plan.OBJECTIVES.values()
+    for score in (plan.LIKELIHOOD, plan.EXACT)
+  ]
+  ends = [(x.mean - x.half_width, x.mean + x.half_width) for x in differences]
+  return {
+    "scores − similarity, R@1: all": str(len(differences)),
+    "scores − similarity, R@1: above 0": str(sum(x > 0 for x, _ in ends)),
+    "scores − similarity, R@1: below 0": str(sum(x < 0 for _, x in ends)),
+  }
+
+
+def counts(results: Results) -> dict[str, str]:
+  """Counts pairs, and names of icons that have a phrase of `PHRASES` in them.
+
+  The names are the random ones of experiments/icons/judged.csv.
+  """
+  rows = results.by_seed(plan.OTHER, plan.CLIP_ART).values()
+  pairs = {
+    name: {x["trained"][plan.kept_of(KINDS[0], name)]["pairs"] for x in rows}
+    for name in (plan.EVERYTHING, plan.RANDOM)
+  }
+  with judged.TABLE.open(encoding="utf-8", newline="") as file:
+    names = [x["name"] for x in csv.DictReader(file) if x["suspect"] == "0"]
+  phrase = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b")
+  return {
+    f"{plan.CLIP_ART}: {name}: pairs": " ".join(f"{x:,}" for x in sorted(of))
+    for name, of in pairs.items()
+  } | {
+    "random names of icons": str(len(names)),
+    "random names of icons with a phrase": str(
+      sum(bool(phrase.search(x)) for x in names)
+    ),
+    "random names of icons that are a phrase": str(
+      sum(x in PHRASES for x in names)
+    ),
+  }
+
+
+def data_names() -> dict[str, str | None]:
+  """Returns the argument `data` of `found`, by the name of the data."""
+  return {ICONS: None} | {x: x for x in plan.OTHERS}
 
 
 def error_table(results: Results) -> str:
@@ -158,7 +314,7 @@ def others_training_table(results: Results) -> str:
   lines = []
   for data in plan.OTHERS:
     rows = results.by_seed(plan.OTHER, data)
-    scores = (statistics(x[k] for x in rows.values()) for k in ("R@1", "R@10"))
+    scores = (statistics(x[k] for x in rows.values()) for k in (R1, R10))
     shown = [x.show(digits=2) for x in scores]
     lines.append(
       [data, "–", "the model that scores", "", *shown, "", str(len(rows))]
@@ -178,12 +334,12 @@ def of_trainings(
 ) -> list[str]:
   """Returns the cells of `OF_TRAININGS`; `first` are those by similarity."""
   top, others = (
-    {seed: row["R@1"] for seed, row in x.items()} for x in (rows, first)
+    {seed: row[R1] for seed, row in x.items()} for x in (rows, first)
   )
   return [
     statistics(percent(rows, "wrong").values()).show(),
     statistics(top.values()).show(digits=2),
-    statistics(x["R@10"] for x in rows.values()).show(digits=2),
+    statistics(x[R10] for x in rows.values()).show(digits=2),
     ""
     if name == plan.SIMILARITY
     else paired(top, others).show_interval(digits=2),
@@ -192,7 +348,7 @@ def of_trainings(
 
 
 def figures(options: Options, results: Results):
-  """Draws the share of errors among what is kept, over the kept share."""
+  """Draws the share of errors among the icons kept, over the kept share."""
   del options
   figure = plots.new_figure()
   axes = figure.subplots(1, len(KINDS), sharey=True)
@@ -200,11 +356,14 @@ def figures(options: Options, results: Results):
     plan.SIMILARITY,
     plan.LIKELIHOOD,
     plan.EXACT,
+    f"{plan.SIMILARITY}, {ONCE}",
     f"{plan.EXACT}, {ONCE}",
   )
+  seeds = 0
   for axis, kind in zip(axes, KINDS, strict=True):
     for color, score in zip(plots.COLORS, shown, strict=False):
       curves = [x["wrong"] for x in found(results, kind, score).values()]
+      seeds = max(seeds, len(curves))
       if curves:
         share, mean = 100 * np.array(SHARES), 100 * np.mean(curves, axis=0)
         axis.plot(share, mean, color=color, label=score, marker=".")
@@ -212,4 +371,6 @@ def figures(options: Options, results: Results):
     axis.set_xlabel("% kept")
   axes[0].set_ylabel("% of them wrong")
   axes[-1].legend(fontsize=7)
+  words = f"icons; means over {seeds} seeds, without their intervals"
+  figure.supxlabel(words, fontsize=9)
   return {"wrong.png": figure}
