@@ -141,6 +141,32 @@ def test_spread_is_the_learned_over_the_exact_seed_by_seed():
   assert tables.spread(runs, rows, "text") == "0.38 ± 4.76"
 
 
+def test_gamma_1_is_compared_with_rows_of_its_own_kind():
+  """With running averages of batch statistics, and not with newer rows."""
+  settings = plan.settings_of(plan.trials(SCALE, "sogclr")[0])
+  clip, averaged, plain = (
+    [plan.make_run(SCALE, name, settings + more, seed) for seed in (0, 1)]
+    for name, more in (
+      *(("clip", ()), ("sogclr", ())),
+      ("sogclr", (("gamma", 1.0),)),
+    )
+  )
+  groups = {
+    str(plan.BATCH_SIZE): {"CLIP": clip, "SogCLR": averaged},
+    "γ = 1": {"SogCLR": plain},
+  }
+  rows = {run.key: {summary.MEAN: 0.9} for run in (*clip, *averaged)}
+  rows |= {run.key: {summary.MEAN: 0.5} for run in plain}
+  old = {run.key: {summary.MEAN: 0.4} for run in clip}
+  old |= {run.key: {summary.MEAN: 0.7} for run in averaged}
+  found = tables.without_averages(groups, rows, old)
+  of = "running averages: "
+  ahead = found[f"{of}SogCLR with γ = 1 − CLIP: mean R@1"]
+  assert ahead.startswith("+10.0 [")
+  behind = found[f"{of}SogCLR − SogCLR with γ = 1: mean R@1"]
+  assert behind.startswith("+20.0 [")
+
+
 def test_every_ablation_and_estimator_builds_an_objective():
   rows = {}
   while left := [x for x in plan.plan(OPTIONS, rows) if x.key not in rows]:

@@ -56,7 +56,10 @@ def draw_curves(scale: Scale, rows: Rows) -> Figure:
 
 
 def draw_temperatures(scale: Scale, rows: Rows) -> Figure:
-  """Draws trials over the temperature, at the best second number if any."""
+  """Draws trials over the temperature, at the best second number if any.
+
+  Which one is best, validation decides in both panels.
+  """
   figure = new_figure((9, 3.5), dpi=120)
   panels = {
     CRITERION: "validation mean R@1, %",
@@ -81,7 +84,11 @@ def draw_temperatures(scale: Scale, rows: Rows) -> Figure:
         )
   for axes, title in zip(all_axes, panels.values(), strict=True):
     axes.set(xlabel="temperature τ", title=title)
-  figure.supxlabel("a point is one run (seed 100)", fontsize=9)
+  words = (
+    "a point is one run (seed 100); where a second number is tuned, "
+    "the best of three on validation"
+  )
+  figure.supxlabel(words, fontsize=9)
   return with_legend(figure, all_axes[0])
 
 

@@ -57,7 +57,11 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns means and paired differences that the text states, by name.
 
   "128: NUCLR: digits" is a mean over seeds, and
-  "τ = 0.03: SogCLR − CLIP: mean R@1" a difference with its interval.
+  "τ = 0.03: SogCLR − CLIP: mean R@1" a difference with its interval. So are
+  "running averages: SogCLR with γ = 1 − CLIP: digits", of rows from before
+  batch statistics were recomputed, as those of γ = 1 all are, and
+  "official, 0.0003 − paper, 0.0003: correlation, texts" of learned with exact
+  ζ.
   """
   scale, rows = plan.scale_of(options), results.rows
   groups = {
@@ -104,6 +108,8 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
         *({k: 100 * x[k][metric] for k in new} for x in (new, old))
       )
       found[f"recomputed − running averages: {name}"] = moved.show_interval()
+  found |= without_averages(groups, rows, old)
+  found |= between_estimators(scale, rows | old)
   tuned = groups[str(plan.BATCH_SIZE)].get(REFERENCE, ())
   ablated = plan.ablations(scale, rows)
   for label, runs in ablated.items():
@@ -116,6 +122,61 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
     mean = statistics(spread_of).mean / 100
     found[f"exact ζ: std {side}s"] = f"{mean:.3f}"
   return found
+
+
+def without_averages(
+  groups: Mapping[str, Mapping[str, Sequence[Run]]], rows: Rows, old: Rows
+) -> dict[str, str]:
+  """Compares γ = 1 at batch 128 with CLIP and with the γ of all others.
+
+  Args:
+    groups: The runs, by regime and label.
+    rows: All rows.
+    old: The rows of `plan.running_averages`, which are those compared with.
+  """
+  differences = {}
+  tuned = groups[str(plan.BATCH_SIZE)]
+  for label, runs in groups.get("γ = 1", {}).items():
+    name = f"{label} with γ = 1"
+    for column, metric in COLUMNS.items():
+      plain = values(runs, rows, metric)
+      clip, averaged = (
+        values(tuned.get(x, ()), old, metric) for x in ("CLIP", label)
+      )
+      for words, difference in (
+        (f"{name} − CLIP", paired(plain, clip)),
+        (f"{label} − {name}", paired(averaged, plain)),
+      ):
+        text = difference.show_interval()
+        differences[f"running averages: {words}: {column}"] = text
+  return differences
+
+
+def between_estimators(scale: Scale, rows: Rows) -> dict[str, str]:
+  """Compares how ζ of "official", at its largest rate, and others correlate.
+
+  Args:
+    scale: How much of the study is run.
+    rows: All rows; with running averages where there are such, since the
+      estimators' own rows have them.
+  """
+  differences, runs = {}, plan.estimators(scale, rows)
+  ours, *others = (("official", 3e-4), ("paper", 3e-4), ("unbiased", 1e-2))
+  for side in ("text", "image"):
+    of = {
+      (label, rate): {
+        seed: percent / 100
+        for seed, percent in values(
+          runs.get(label, {}).get(rate, ()), rows, f"exact/pearson_{side}"
+        ).items()
+      }
+      for label, rate in (ours, *others)
+    }
+    for other in others:
+      names = " − ".join(f"{label}, {rate:g}" for label, rate in (ours, other))
+      text = paired(of[ours], of[other]).show_interval(digits=2)
+      differences[f"{names}: correlation, {side}s"] = text
+  return differences
 
 
 def _falls(rows: Iterable[Row]) -> str:
