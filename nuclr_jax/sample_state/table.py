@@ -156,7 +156,7 @@ def greatest(
 ) -> Float[Array, ""]:
   """Returns the greatest entry of a whole table, without its padding.
 
-  It reads every row, so it is meant for once an epoch, not for every step.
+  It reads every row.
 
   Args:
     table: The table, or within `jax.shard_map` its part on this device.
@@ -167,11 +167,13 @@ def greatest(
     >>> print(greatest(jnp.array([-2.0, -1.0, 7.0]), jnp.arange(2), num_rows=2))
     -1.0
   """
+  axes = split_over(table, ids, num_rows)
   if is_on_host(table):
     table = jax.device_put(table, DEVICE)
-  table = whole(table, ids, num_rows)
-  inside = _column(jnp.arange(len(table)) < num_rows, table)
-  return jnp.max(table, where=inside, initial=-jnp.inf)
+  end = _from_first(num_rows, table, axes)
+  inside = _column(jnp.arange(len(table)) < end, table)
+  largest = jnp.max(table, where=inside, initial=-jnp.inf)
+  return lax.pmax(largest, axes) if axes else largest
 
 
 def mean_by_id(
