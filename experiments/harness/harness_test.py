@@ -419,6 +419,14 @@ class TestStatistics:
     assert statistics([0.5, float("nan")]).show() == "–"
     assert statistics([2.0]).show_interval() == "–"
 
+  def test_predictions_are_judged_by_the_mean(self):
+    found = statistics([1.0, 2.0, 3.0])  # 2.0 ± 2.5
+    assert found.outcome(low=-1) == "holds"
+    assert found.outcome(high=1.5) == "fails, open"
+    assert found.outcome(5, 6) == "fails"
+    assert found.outcome(-1, 3) == "holds, open"
+    assert statistics([2.0]).outcome(low=1.9) == "holds"
+
 
 class TestStudies:
   @pytest.mark.parametrize("name", STUDIES)

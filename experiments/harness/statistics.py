@@ -61,6 +61,23 @@ class Statistics(NamedTuple):
       f"{self.mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]{star}"
     )
 
+  def outcome(self, low: float = -math.inf, high: float = math.inf) -> str:
+    """Judges the prediction that a quantity is from `low` to `high`.
+
+    It holds or fails by the mean. It is open as well if the mean's 95 %
+    interval contains one of the bounds: other seeds may then decide otherwise.
+
+    Example:
+      >>> statistics([1.0, 2.0, 3.0]).outcome(low=0)
+      'holds, open'
+      >>> statistics([1.9, 2.0, 2.1]).outcome(high=1)
+      'fails'
+    """
+    verdict = "holds" if low <= self.mean <= high else "fails"
+    half = self.half_width  # NaN, so never open, if there is one value
+    crossed = any(abs(self.mean - x) <= half for x in (low, high))
+    return f"{verdict}, open" if crossed else verdict
+
 
 def plus_minus(mean: float, half: float, digits: int = 1) -> str:
   """Formats a mean ± half of its 95 % interval, which may be unknown (NaN).
