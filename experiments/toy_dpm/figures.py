@@ -220,8 +220,9 @@ def draw_bound(figure: Figure, results: Numbers) -> None:
     for part, line in (("likelihood", "-."), ("integration", ":")):
       label = f"part of the bound: {part}"
       axes.plot(sizes, bound[part].mean, line, color="black", label=label)
-    axes.set(xscale="log", yscale="log", ylabel=ERROR_LABEL)
-    axes.set(xlabel="number of pairs n", title=f"τ = {tau}")
+    axes.set(xscale="log", yscale="log", title=f"τ = {tau}")
+    axes.set_xlabel("number of pairs n")
+    axes.set_ylabel("error, or part of the bound")
     axes.grid(alpha=0.3)
   handles, labels = row[0].get_legend_handles_labels()
   figure.legend(

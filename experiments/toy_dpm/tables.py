@@ -39,7 +39,9 @@ BOUNDS = {  # rows of the table of bounds
   "GCL, means": "last part: GCL, means",
   "holds: learned, maxima": "bound holds, %: learned, maxima",
   "holds: GCL, area": "bound holds, %: GCL, c = 1",
+  "holds: all": "bound holds, %: all methods, GCL by maxima too",
 }
+FINE = "learned - true q"  # a difference that is shown with more digits
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
@@ -160,7 +162,12 @@ def difference_table(results: Numbers) -> str:
   """Shows differences within repetitions."""
   first = next(iter(results["temperatures"].values()))
   rows = [
-    [f"{what}: {name}", *cells(results, "differences", what, name)]
+    [
+      f"{what}: {name}",
+      *cells(
+        results, "differences", what, name, digits=5 if name == FINE else 4
+      ),
+    ]
     for what, pairs in first["differences"].items()
     for name in pairs
   ]
