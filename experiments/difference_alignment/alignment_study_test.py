@@ -6,7 +6,13 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments.difference_alignment import docstrings, embedded, sentences
+from experiments.difference_alignment import (
+  clusters,
+  docstrings,
+  embedded,
+  sentences,
+  tables,
+)
 from experiments.difference_alignment import plan as plans
 from experiments.harness import Options, Place
 from nuclr_jax.lab.data.source import RatedPairs
@@ -111,6 +117,24 @@ def test_sentences_of_a_folder(tmp_path):
   row = sentences.measure(runs[2], Place(folder, tmp_path / "shared"))
   assert -1 <= row["metrics"]["test/sts12/spearman"] <= 1
   assert set(row["words"]) == set(row["untrained"]) == {"sts12/spearman"}
+
+
+def test_clusters_are_compared_within_draws():
+  rows = [
+    {
+      "seed": seed,
+      "cases": {
+        kind: {
+          name: [{"test": 90.0 + seed * (1 + i)}]
+          for i, name in enumerate(clusters.CASES)
+        }
+        for kind in clusters.KINDS
+      },
+    }
+    for seed in (1, 2)
+  ]
+  table = tables.cluster_table(rows, (2.0,), "× deviation")
+  assert "| as in Table 6 | (b) − (a) | 1.5 ± 6.4 |" in table
 
 
 def test_the_weight_of_a_sum():

@@ -63,10 +63,10 @@ def draw_clusters(figure: Figure, rows: Rows) -> Figure:
       }
       style = "o-" if name in "bd" else "x--"
       draw_statistics(axes, points, color, f"({name})", style)
-    axes.set(title=kind, xlabel="standard deviation, times that of Table 6")
+    axes.set(title=kind, xlabel="factor of the standard deviation")
     axes.set_ylabel("test accuracy, %, 8 neighbours")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+  _draw_legend(below, axes, ncols=len(clusters.CASES))
   return figure
 
 
@@ -75,7 +75,7 @@ def draw_batches(figure: Figure, rows: Rows) -> Figure:
   for part, data in _panels(figure, rows, "batches"):
     settings = by_setting(rows, f"{data}/batches")
     hosts = list(dict.fromkeys(x.split()[0] for x in settings))
-    *panels, last = part.subplots(1, len(hosts) + 1)
+    *panels, last = part.subplots(1, len(hosts) + 1, sharey=True)
     for axes, host in zip(panels, hosts, strict=True):
       for color, what in zip(COLORS, ("recall@1", "mu/top_1"), strict=False):
         for style, weight in (("x--", "0"), ("o-", "0.5")):
@@ -92,10 +92,11 @@ def draw_batches(figure: Figure, rows: Rows) -> Figure:
       axes.minorticks_off()
     _draw_weights(last, by_setting(rows, f"{data}/sweep"))
     last.set_title(f"{data}, SimCLR")
+    last.legend(fontsize=8, loc="lower left")
+    panels[0].set_ylabel("accuracy or R@1, %")
     for axes in (*panels, last):
-      axes.set_ylabel("accuracy or R@1, %")
       axes.grid(alpha=0.3)
-      axes.legend(fontsize=8)
+    _draw_legend(part, panels[-1], ncols=4)
   return figure
 
 
@@ -151,6 +152,13 @@ def _panels(figure: Figure, rows: Rows, part: str) -> list[tuple]:
   figure.set_figheight(figure.get_figheight() * len(data))
   parts = figure.subfigures(len(data), 1, squeeze=False)[:, 0]
   return list(zip(parts, data, strict=True))
+
+
+def _draw_legend(figure, axes, ncols: int) -> None:
+  """Draws the legend of some axes below all of them, where it hides nothing."""
+  handles, labels = axes.get_legend_handles_labels()
+  place = "outside lower center"
+  figure.legend(handles, labels, loc=place, ncols=ncols, fontsize=8)
 
 
 def _draw_weights(axes, settings) -> None:

@@ -52,7 +52,8 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns what the term changes: paired differences.
 
   A name is that of a row, a weight and a score: "ntxent 32: 0.5: R@1". The
-  parts that repeat such names are put in front: "glyphs/margins: ...".
+  parts that repeat such names are put in front: "glyphs/margins: ...". The
+  difference of the two kinds of differences is "chain − star: 0.5: R@1".
   """
   del options
   rows, found = labelled.trained(results), {}
@@ -61,7 +62,7 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   for part in ("digits/margins", "glyphs/margins", "digits/pictures"):
     changes = differences(rows, part)
     found |= {f"{part}: {name}": value for name, value in changes.items()}
-  return found | differences_of_sentences(rows)
+  return found | chain_and_star(rows) | differences_of_sentences(rows)
 
 
 def differences(rows: Rows, part: str) -> dict[str, str]:
@@ -75,6 +76,22 @@ def differences(rows: Rows, part: str) -> dict[str, str]:
         for x in (seeds, settings.get(f"{first} 0", ()))
       )
       found[f"{first}: {weight}: {label}"] = paired(with_term, without).show()
+  return found
+
+
+def chain_and_star(rows: Rows) -> dict[str, str]:
+  """Returns by how much chain is ahead of star, at each weight of both."""
+  settings, found = by_setting(rows, "digits/sweep"), {}
+  for setting, seeds in settings.items():
+    kind, weight = setting.split()
+    if kind != "star":
+      continue
+    for name, label in SCORES.items():
+      chain, star = (
+        {row["seed"]: 100 * score(row, name) for row in x}
+        for x in (settings.get(f"chain {weight}", ()), seeds)
+      )
+      found[f"chain − star: {weight}: {label}"] = paired(chain, star).show()
   return found
 
 
@@ -113,6 +130,9 @@ def table_7(rows: Rows) -> str:
 def cluster_table(rows: Rows, numbers: tuple, unit: str) -> str:
   """Shows test accuracies for wider clusters or fewer points.
 
+  Below those of a kind are the differences of a consistent case and an
+  inconsistent one, within the same draws.
+
   Args:
     rows: One row per seed.
     numbers: The number that each column is for.
@@ -120,17 +140,28 @@ def cluster_table(rows: Rows, numbers: tuple, unit: str) -> str:
   """
   if not rows:
     return ""
+  columns = range(len(numbers))
+
+  def of_seeds(kind, name, i):
+    return {row["seed"]: row["cases"][kind][name][i]["test"] for row in rows}
+
+  def row(kind, name):
+    found = (statistics(of_seeds(kind, name, i).values()) for i in columns)
+    return [kind, f"({name})", *(x.show() for x in found)]
+
+  def difference(kind, ours, theirs):
+    found = (
+      paired(*(of_seeds(kind, x, i) for x in (ours, theirs))) for i in columns
+    )
+    return [kind, f"({ours}) − ({theirs})", *(x.show() for x in found)]
+
   lines = [
-    [
-      kind,
-      f"({name})",
-      *(
-        statistics(row["cases"][kind][name][i]["test"] for row in rows).show()
-        for i in range(len(numbers))
-      ),
-    ]
+    line
     for kind in clusters.KINDS
-    for name in clusters.CASES
+    for line in (
+      *(row(kind, name) for name in clusters.CASES),
+      *(difference(kind, *pair) for pair in clusters.COMPARED),
+    )
   ]
   return markdown.table(["", "", *(f"{x:g} {unit}" for x in numbers)], lines)
 
