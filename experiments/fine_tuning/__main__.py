@@ -20,6 +20,7 @@ STUDY = harness.Study(
   measure=measure.measure,
   tables=tables.tables,
   figures=tables.figures,
+  numbers=tables.numbers,
   seeds=3,
   describe=measure.describe,
 )

@@ -47,6 +47,15 @@ def test_tables_compare_starts_by_seed():
   assert "-1.00 ± 0.00" in line
   assert "| CLIP | new | 10.0 ± 0.0 | 10.2 ± 0.0 |" in made["mixtures"]
   assert tables.figures(OPTIONS, Results(rows))["curves.png"].axes
+  outcomes = made["predictions"].splitlines()
+  (line,) = (x for x in outcomes if "7: SogCLR, (moments) − (cold)" in x)
+  assert line.endswith("| +1.00 [+1.00, +1.00] | holds |")
+  (line,) = (x for x in outcomes if "4: CLIP, (moments)" in x)
+  assert line.endswith("| fails |")
+  numbers = tables.numbers(OPTIONS, Results(rows))
+  key = "CLIP, cold: step 2 − first, new"
+  assert numbers[key] == "-1.00 [-1.00, -1.00] *"
+  assert numbers["CLIP, moments: dip − cold, new"] == "+0.00 [+0.00, +0.00]"
   assert tables.tables(OPTIONS, Results({}))["first"] == "Not pre-trained yet."
 
 

@@ -1,39 +1,20 @@
-"""The tables and the figure of README.md."""
+"""The tables, the other numbers and the figure of README.md."""
 
-from collections.abc import Mapping
-
-from experiments.fine_tuning import plan
-from experiments.fine_tuning.measure import NEW, UNTOUCHED
+from experiments.fine_tuning import plan, predictions
+from experiments.fine_tuning.measure import UNTOUCHED
+from experiments.fine_tuning.results import (
+  SETS,
+  arms,
+  change,
+  last,
+  lowest,
+  mixed,
+  rows_of,
+)
 from experiments.harness import Options, Results, markdown, plots
 from experiments.harness.statistics import paired, statistics
 
-SETS = (NEW, UNTOUCHED)
 COLORS = (*plots.COLORS, "black")
-
-
-def rows_of(
-  results: Results, name: str, start: str, part: str = plan.TUNED
-) -> dict[int, Mapping]:
-  """Returns the rows of an arm, by seed."""
-  return results.by_seed(part, f"{plan.LABELS[name]}, {start}")
-
-
-def last(rows, metric: str) -> dict[int, float]:
-  """Returns the last value of a curve, by seed."""
-  return {seed: row["curve"][metric][-1] for seed, row in rows.items()}
-
-
-def lowest(rows, metric: str) -> dict[int, float]:
-  """Returns by how much a curve falls below its start, at most, by seed."""
-  return {
-    seed: min(row["curve"][metric]) - row["curve"][metric][0]
-    for seed, row in rows.items()
-  }
-
-
-def arms():
-  """Yields all objectives and starts."""
-  return [(x, y) for x, starts in plan.STARTS.items() for y in starts]
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
@@ -45,7 +26,41 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "early": early_table(results),
     "objectives": objective_table(results),
     "mixtures": mixture_table(results),
+    "predictions": predictions.table(results),
   }
+
+
+def numbers(options: Options, results: Results) -> dict[str, str]:
+  """Returns differences that no table has, of R@1 and within seeds.
+
+  "CLIP, cold: step 10 − first, new" is a change along the epoch, "CLIP,
+  moments: dip − cold, new" that of the lowest point of the curve minus its
+  first, and "CLIP: 0.75 − 1, new" the difference of two shares of the tuned
+  weights.
+  """
+  del options
+  found = {}
+  for name, start in arms():
+    rows, cold = (rows_of(results, name, x) for x in (start, plan.COLD))
+    arm = f"{plan.LABELS[name]}, {start}"
+    for x in SETS:
+      metric = f"{x} R@1"
+      for i, step in enumerate(plan.STEPS[1:], 1):
+        changes = statistics(change(rows, metric, i).values())
+        key = f"{arm}: step {step} − first, {x}"
+        found[key] = changes.show_interval(digits=2)
+      if start != plan.COLD:
+        dips = paired(lowest(rows, metric), lowest(cold, metric))
+        found[f"{arm}: dip − cold, {x}"] = dips.show_interval(digits=2)
+  for name, label in plan.LABELS.items():
+    rows = rows_of(results, name, plan.COLD)
+    for x in SETS:
+      for share in ("0", "1"):
+        gains = paired(
+          mixed(rows, f"{x} R@1", "0.75"), mixed(rows, f"{x} R@1", share)
+        )
+        found[f"{label}: 0.75 − {share}, {x}"] = gains.show_interval(digits=2)
+  return found
 
 
 def first_table(results: Results) -> str:
@@ -103,7 +118,7 @@ def objective_table(results: Results) -> str:
   """Compares the objectives after one epoch and after four."""
   metrics = [f"{x} R@{k}" for x in SETS for k in (1, 10)]
   header = ["epochs", "start", "objective", *metrics]
-  header += [f"− CLIP, {x} R@1" for x in SETS]
+  header += [f"− CLIP, {x}" for x in metrics]
   lines = []
   for epochs, part, start in (
     ("1", plan.TUNED, plan.COLD),
@@ -119,10 +134,8 @@ def objective_table(results: Results) -> str:
       line += [
         ""
         if name == "clip"
-        else paired(
-          last(rows, f"{x} R@1"), last(clip, f"{x} R@1")
-        ).show_interval()
-        for x in SETS
+        else paired(last(rows, x), last(clip, x)).show_interval()
+        for x in metrics
       ]
       lines.append(line)
   return markdown.table(header, lines)
@@ -130,20 +143,13 @@ def objective_table(results: Results) -> str:
 
 def mixture_table(results: Results) -> str:
   """Shows weights between the first and the last ones, from a cold start."""
-  shares = ("0", *(f"{x:g}" for x in plan.SHARES), "1")
+  shares = predictions.SHARES
   lines = []
   for name in plan.STARTS:
     rows = rows_of(results, name, plan.COLD)
     for x in SETS:
-      metric, line = f"{x} R@1", []
-      for share in shares:
-        values = [
-          row["mixed"][share][metric]
-          if share in row["mixed"]
-          else row["curve"][metric][0 if share == "0" else -1]
-          for row in rows.values()
-        ]
-        line.append(statistics(values).show())
+      values = (mixed(rows, f"{x} R@1", share) for share in shares)
+      line = [statistics(y.values()).show() for y in values]
       lines.append([plan.LABELS[name], x, *line])
   return markdown.table(["objective", "set", *shares], lines)
 
