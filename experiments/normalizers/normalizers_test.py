@@ -190,7 +190,7 @@ def test_tables_of_played_rows():
   assert {x.prediction for x in outcomes} == set(range(1, 11))
   by_name = {x.what: x for x in outcomes}
   gap = by_name["all, 512, used, sd: NeuCLIP − SogCLR, γ 0.8"]
-  assert gap.found.mean == pytest.approx(10) and not gap.holds
+  assert gap.found.mean == pytest.approx(10) and gap.verdict == "fails"
 
 
 def test_empty_tables_have_no_rows():
@@ -203,4 +203,4 @@ def test_costs_have_outcomes():
   found = predictions.of_costs(
     {"clip": {"ratio_to_clip": 1.0}, "neuclip": {"ratio_to_clip": 1.2}}
   )
-  assert [x.holds for x in found] == [True, False]
+  assert [x.verdict for x in found] == ["holds", "fails"]

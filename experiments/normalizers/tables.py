@@ -5,7 +5,7 @@ import json
 import pathlib
 
 from experiments.harness import Options, Results, markdown
-from experiments.harness.statistics import statistics
+from experiments.harness.statistics import paired, statistics
 from experiments.normalizers import predictions
 from experiments.normalizers.plan import ARMS, CELLS
 from experiments.normalizers.results import Rows, factor, of_exact, values
@@ -21,6 +21,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
   rows = results.rows
   return {
     **{what: error_table(rows, what) for what in WHATS},
+    "used − batch": gain_table(rows),
     "growth": growth_table(rows),
     "exact": exact_table(rows),
     "predictions": predictions.table(rows, costs()),
@@ -54,6 +55,23 @@ def error_table(rows: Rows, what: str) -> str:
   header = [f"{cell}: {kind}" for cell in CELLS for kind in KINDS.values()]
   measured = [x for x in lines if any("." in cell for cell in x[1:])]
   return markdown.table(["method", *header], measured)
+
+
+def gain_table(rows: Rows) -> str:
+  """Shows by how much the batch alone is better, on the same models."""
+  lines = [
+    [
+      arm.label,
+      *(
+        paired(
+          *(values(rows, cell, name, x, "sd") for x in ("used", "batch"))
+        ).show(3)
+        for cell in CELLS
+      ),
+    ]
+    for name, arm in ARMS.items()
+  ]
+  return markdown.table(["method", *CELLS], lines)
 
 
 def growth_table(rows: Rows) -> str:
