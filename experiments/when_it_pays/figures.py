@@ -23,8 +23,8 @@ FITS = {
   "E, ζ = 0": ("0", "E"),
   "E + τ log p, ζ = 0": ("0", "E - zeta + tau log p"),
   "E, ζ = τ log p": ("tau log p", "E"),
-  "E, ζ learned": ("learned from elsewhere", "E"),
-  "E − ζ, ζ learned": ("learned from elsewhere", "E - zeta"),
+  "E, ζ learned from elsewhere": ("learned from elsewhere", "E"),
+  "E − ζ, ζ learned from elsewhere": ("learned from elsewhere", "E - zeta"),
 }
 MARKERS = "o^sxv"
 
@@ -57,12 +57,19 @@ def draw_table(rows: Sequence[Row]) -> Figure:
     means = [statistics(map(value, by_dim[d])).mean for d in dims]
     axes.plot(dims, means, label=name, **style)
 
-  for name, fit in {
-    "ζ = 0": "0",
-    "ζ learned": "learned",
-    "ζ = τ log p": "tau log p",
+  for name, (fit, color) in {  # colors are those of the other panels
+    "ζ = 0": ("0", "C0"),
+    "ζ learned": ("learned", "C5"),
+    "ζ learned from elsewhere": ("learned from elsewhere", "C3"),
+    "ζ = τ log p": ("tau log p", "C2"),
   }.items():
-    line(left, name, lambda row, fit=fit: row[fit]["excess"], marker="o")
+    line(
+      left,
+      name,
+      lambda row, fit=fit: row[fit]["excess"],
+      marker="o",
+      color=color,
+    )
   left.set(yscale="log", title="objective above its minimum: nats")
   left.legend(frameon=False, fontsize=8)
   for axes, kind in zip(right, ("natural", "balanced"), strict=True):
@@ -118,7 +125,7 @@ def draw_tails(rows: Sequence[Row]) -> Figure:
           label=setting if at == 0 else None,
         )
     axes.axvline(0, color="black", linestyle=":")
-    axes.set_title(f"{kind} queries: points of E over SogCLR's E", fontsize=10)
+    axes.set_title(f"{kind} queries: points over SogCLR's E", fontsize=10)
     axes.grid(alpha=0.3)
   panels[0].set_yticks(np.arange(len(names)), names)
   panels[0].invert_yaxis()

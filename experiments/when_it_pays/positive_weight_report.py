@@ -159,7 +159,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     axes.axhline(0, color="black", linestyle=":")
     axes.set_xticks(at, [f"{k:g}" for k in WEIGHTS])
     axes.set(xlabel="weight k of the positive", ylim=(-5.5, 2.5))
-    axes.set_title(f"{length:g} epochs: points over CLIP", fontsize=10)
+    axes.set_title(f"{length:g} epochs: test R@1 over CLIP", fontsize=10)
     axes.grid(alpha=0.3)
   if left.get_legend_handles_labels()[0]:
     left.legend(frameon=False, fontsize=8, loc="lower right")
@@ -179,7 +179,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         )
   right.axhline(0, color="black", linestyle=":")
   right.set(xlabel="epoch of 24")
-  right.set_title("validation: points over CLIP", fontsize=10)
+  right.set_title("SogCLR: validation R@1 over CLIP, means", fontsize=10)
   right.grid(alpha=0.3)
   if right.lines[1:]:
     right.legend(frameon=False, fontsize=8)

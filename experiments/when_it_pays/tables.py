@@ -107,9 +107,27 @@ def gain(
 def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns other numbers that pages state, by name."""
   del options
-  return exact_numbers(
-    of_part(results, TABLE)
-  ) | positive_weight_report.numbers(of_part(results, positive_weight.PART))
+  weights = of_part(results, positive_weight.PART)
+  return (
+    exact_numbers(of_part(results, TABLE))
+    | quarter_numbers(of_part(results, TAILS))
+    | positive_weight_report.numbers(weights)
+  )
+
+
+def quarter_numbers(rows: Sequence[Row]) -> dict[str, str]:
+  """Compares a gain of exact zeta with a quarter of that of log p."""
+  found = {}
+  for x in map(names_of, LONG_TAILS):
+    exact, adjusted, base = (
+      values(rows, name, x, "natural")
+      for name in ("SogCLR, E + ζ exact", ADJUSTED, BASE)
+    )
+    quarter = {k: base[k] + (y - base[k]) / 4 for k, y in adjusted.items()}
+    gap = paired(exact, quarter)
+    if gap.count:
+      found[f"E + ζ exact − a quarter of the adjusted: {x}"] = gap.show()
+  return found
 
 
 def pair_table(rows: Sequence[Row]) -> str:

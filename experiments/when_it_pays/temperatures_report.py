@@ -83,7 +83,7 @@ def gain_table(rows: Sequence[Row], kind: str) -> str:
 
 
 def differences(rows: Sequence[Row]) -> str:
-  """Shows the differences that predictions are about."""
+  """Shows the differences that predictions and conclusions are about."""
 
   def score(part, arm, tau, name, kind):
     return by_seed(rows, part, arm, tau, name, kind)
@@ -93,8 +93,12 @@ def differences(rows: Sequence[Row]) -> str:
     for name in (E, ADJUSTED)
   }
   level = best(rows, TEMPERATURES, BASE, E, "balanced")
-  marked = best(rows, MARKED, BASE, E, "natural")
+  marked, marked_adjusted, marked_tied = (
+    best(rows, MARKED, arm, name, "natural")
+    for arm, name in ((BASE, E), (BASE, ADJUSTED), (TIED, E))
+  )
   plain = (TEMPERATURES, BASE)
+  unmarked = f"E + τ log p at τ {taus[ADJUSTED]}"
   found = {
     f"natural: E + τ log p at τ {taus[ADJUSTED]} − E at τ {taus[E]}": (
       score(*plain, taus[ADJUSTED], ADJUSTED, "natural"),
@@ -104,11 +108,24 @@ def differences(rows: Sequence[Row]) -> str:
       score(*plain, taus[E], E, "balanced"),
       score(*plain, level, E, "balanced"),
     ),
-    f"natural: E at τ {marked}, marked − E + τ log p at τ {taus[ADJUSTED]}": (
+    f"natural: E at τ {marked}, marked − {unmarked}": (
       score(MARKED, BASE, marked, E, "natural"),
       score(*plain, taus[ADJUSTED], ADJUSTED, "natural"),
     ),
+    f"natural: E + τ log p at τ {marked_adjusted}, marked − {unmarked}": (
+      score(MARKED, BASE, marked_adjusted, ADJUSTED, "natural"),
+      score(*plain, taus[ADJUSTED], ADJUSTED, "natural"),
+    ),
+    f"natural: {TIED}, E at τ {marked_tied}, marked − {unmarked}": (
+      score(MARKED, TIED, marked_tied, E, "natural"),
+      score(*plain, taus[ADJUSTED], ADJUSTED, "natural"),
+    ),
   }
+  for tau in MORE_TAUS:
+    found[f"natural, τ {tau}: SogCLR, E + τ log p: marked − unmarked"] = (
+      score(MARKED, BASE, tau, ADJUSTED, "natural"),
+      score(*plain, tau, ADJUSTED, "natural"),
+    )
   for tau in MORE_TAUS:
     found[f"natural, τ {tau}: (SogCLR, E + τ log p) − (ζ = τ log p, E)"] = (
       score(*plain, tau, ADJUSTED, "natural"),
