@@ -26,7 +26,7 @@ DRAWN = (*TUNED, PRIOR)
 SCORES = {
   "own similarity": "own similarity",
   "match probability, exact ζ": OURS,
-  "margin, ζ = 0": "margin, ζ = 0",
+  "margin, exact ζ": "margin",
   "neighbours' captions, images": "neighbours: both",
   "LEMoN": "LEMoN",
   "confident learning, told classes": "CL, cross-validated: self-confidence",

@@ -17,9 +17,9 @@ from experiments.hubs_and_suspects.results import (
   UNFAMILIAR,
   WRONG,
   area,
+  chosen_strength,
   mean_of,
   recall,
-  settings_of,
 )
 
 LEVEL = [x for x in COLUMNS if x.startswith("balanced:")]
@@ -103,7 +103,7 @@ def of_hubs(rows: Sequence[Row]) -> list[Outcome]:
   for name in ("CSLS", "IS"):
     x = gap(NATURAL, name, BASE)
     note(6, f"{name} − E", x, x.mean <= -2)
-  chosen = statistics(x["strength"] for x in settings_of(rows, NATURAL, "ζ"))
+  chosen = statistics(chosen_strength(rows, NATURAL, "ζ").values())
   note(6, "chosen strength of ζ", chosen, chosen.mean <= 0.25, 2)
 
   def gain(arm):

@@ -86,6 +86,22 @@ def settings_of(
   ]
 
 
+def chosen_strength(
+  rows: Sequence[Row], column: str, name: str
+) -> dict[int, float]:
+  """Returns the strength that validation chose, mean of the models."""
+  kind, direction, exponent = COLUMNS[column]
+  return mean_of(
+    [
+      {
+        seed: row["recall"][direction][kind][name]["setting"]["strength"]
+        for seed, row in of_setting(rows, CLEAN, clean(arm, exponent)).items()
+      }
+      for arm in ARMS
+    ]
+  )
+
+
 def area(
   rows: Sequence[Row],
   view: str,

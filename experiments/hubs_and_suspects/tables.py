@@ -100,6 +100,48 @@ def tables(options: Options, results: Results) -> dict[str, str]:
   }
 
 
+def numbers(options: Options, results: Results) -> dict[str, str]:
+  """Returns paired differences that the text states and no table has.
+
+  They are of zeta with a strength of 1 to zeta with 0.5 and to CSLS, all with
+  fixed settings; of scores of suspects to the match probability, by model; and
+  of two shrinkages.
+  """
+  del options
+  rows, found = list(results.rows.values()), {}
+  for column in COLUMNS:
+    for name in UNTUNED[1:3]:
+      ours, theirs = (recall(rows, column, x) for x in (UNTUNED[0], name))
+      found[f"{UNTUNED[0]} − {name}: {column}"] = paired(ours, theirs), 2
+  for arm in TRAINED_ON_ERRORS:
+    for errors in WRONG:
+      for name in ("margin", "neighbours: both", "LEMoN"):
+        ours, theirs = (
+          area(rows, OWN, errors, x, arms=(arm,)) for x in (name, OURS)
+        )
+        found[f"own: {arm}, {errors}: {name} − {OURS}"] = (
+          paired(ours, theirs),
+          3,
+        )
+  ours, theirs = (area(rows, FAMILIAR, WRONG[0], x) for x in ("margin", OURS))
+  found[f"{FAMILIAR}, {WRONG[0]}: margin − {OURS}"] = paired(ours, theirs), 4
+  low, high = classes.SHRINKAGES[0], classes.SHRINKAGES[-1]
+  for dim in DIMS:
+    by_seed = of_setting(rows, CLASSES, of_dim(dim))
+    for case in classes.CASES:
+      ours, theirs = (
+        {
+          seed: row["classes"][case.name][classes.confidence(x)]
+          for seed, row in by_seed.items()
+          if case.name in row["classes"]
+        }
+        for x in (high, low)
+      )
+      name = f"{case.name}, {dim}: shrinkage {high} − {low}"
+      found[name] = paired(ours, theirs), 3
+  return {k: x.show_interval(n) for k, (x, n) in found.items() if x.count}
+
+
 def shown(found: Statistics, digits: int = 1) -> str:
   """Formats a mean and its 95 % interval."""
   return found.show(digits) if found.count else "–"
@@ -120,8 +162,8 @@ def hub_table(rows: Sequence[Row], names: Sequence[str], base: str) -> str:
 
 def hub_decision(rows: Sequence[Row]) -> str:
   """Shows ζ against the best rival of each column, tuned and not."""
-  ours = {"tuned": "ζ", "nothing tuned": UNTUNED[1]}
-  rivals = {"tuned": TUNED[1:], "nothing tuned": UNTUNED[2:]}
+  ours = {"tuned": "ζ", "fixed": UNTUNED[1]}
+  rivals = {"tuned": TUNED[1:], "fixed": UNTUNED[2:]}
   lines = []
   for how, name in ours.items():
     for column in COLUMNS:
