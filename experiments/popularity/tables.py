@@ -11,7 +11,7 @@ from experiments.harness.statistics import paired, statistics
 from experiments.popularity.plan import STRENGTHS, VARIANTS
 
 Rows = Sequence[Row]
-BASE = VARIANTS[0].name
+BASE, QUEUE = VARIANTS[0].name, "sinkhorn"
 RECALL = "mean_recall@1"
 TEST = f"test/{RECALL}"
 DIGITS = "test/zero_shot_digits/top1"
@@ -115,22 +115,43 @@ def network_table(rows: Rows) -> str:
 
 
 def numbers(options: Options, results: Results) -> dict[str, str]:
-  """Returns the seeds, and what fixed zeta lost in an earlier run.
+  """Returns the seeds, and differences that no table has.
 
-  That run had the same seeds, other code, and scores with running averages
-  instead of recomputed batch statistics.
+  They are of other ways to zeta to the queue, by the correlation with the exact
+  solution; of the seconds of training with refreshes and without; and of
+  variants in an earlier run. That run had the same seeds, other code, and
+  scores with running averages instead of recomputed batch statistics.
   """
   del options
-  seeds = {row["seed"] for row in results.rows.values()}
+  current = list(results.rows.values())
+  seeds = {row["seed"] for row in current}
   path = pathlib.Path(__file__).with_name("running_averages.jsonl")
   rows, scores = rows_of_file.read(path), {"test R@1": TEST, "digits": DIGITS}
-  return {"seeds": str(len(seeds))} | {
+  found = {
     f"running averages: {variant.name}: {score}": gain(
       rows, variant.name, column, BASE
     )
     for variant in VARIANTS[1:]
     for score, column in scores.items()
   }
+  for variant in VARIANTS[1:]:
+    name = variant.name
+    for side in ("image", "text") if name != QUEUE else ():
+      found[f"{name} − {QUEUE}: Pearson {side}s"] = difference(
+        current, name, f"exact/pearson_{side}", QUEUE, 3
+      )
+    found[f"{name} − {BASE}: seconds"] = difference(
+      current, name, "train_seconds", BASE, 1
+    )
+  return {"seeds": str(len(seeds))} | found
+
+
+def difference(
+  rows: Rows, variant: str, column: str, over: str, digits: int
+) -> str:
+  """Formats the paired difference to another variant, with its interval."""
+  ours, theirs = (values(rows, x, column) for x in (variant, over))
+  return paired(ours, theirs).show_interval(digits)
 
 
 def solver_line(rows: Rows) -> str:
