@@ -20,6 +20,7 @@ STUDY = harness.Study(
   measure=measure.measure,
   tables=tables.tables,
   figures=figures.figures,
+  numbers=tables.numbers,
   seeds=3,
   configs=plan.configs,
 )

@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments.harness import Options, Results, Row, markdown
-from experiments.harness.statistics import statistics
+from experiments.harness.statistics import paired, statistics
 from experiments.popularity.over_training.measure import QUANTILES
 from experiments.popularity.over_training.plan import (
+  BATCH,
   EPOCHS,
   GLYPHS,
+  LETTERS,
   QUEUE,
   RULES,
+  SHARED,
 )
 
 Rows = Sequence[Row]
@@ -27,6 +30,63 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "nearest": nearest(rows),
     "status": status(results),
   }
+
+
+def numbers(options: Options, results: Results) -> dict[str, str]:
+  """Returns differences that the text states, paired by seed.
+
+  They are of slopes at the end, with shared ids and with ids of their own; of
+  the spreads of learned zeta in the last look and in the one before; and of
+  the rank correlations and the spreads of the last and the first look.
+  """
+  del options
+  rows, result = list(results.rows.values()), {}
+
+  def note(name, ours, theirs, digits=2):
+    difference = paired(ours, theirs)
+    if difference.count:
+      result[name] = difference.show_interval(digits)
+
+  def at(part, rule, look, *keys):
+    return by_seed(found(rows, part, rule), EPOCHS[part][look], *keys)
+
+  for rule in RULES[LETTERS]:
+    for kind in ("learned", "exact"):
+      keys = ("frequency", kind, "slope")
+      ends = (at(part, rule, -1, *keys) for part in (SHARED, LETTERS))
+      note(f"slope, shared − own: {rule}, {kind}", *ends)
+      keys = ("frequency", kind, "spearman")
+      looks = (at(LETTERS, rule, look, *keys) for look in (-1, 0))
+      note(f"spearman, last − first: {rule}, {kind}", *looks)
+  for part in PARTS:
+    for rule in (QUEUE, BATCH):
+      for side in ("image", "text"):
+        keys = ("learned", side, "sd")
+        last, before = (at(part, rule, look, *keys) for look in (-1, -2))
+        note(f"sd / τ, last − before: {part}, {rule}, {side}s", last, before)
+  for part in PARTS:
+    ends = (at(part, QUEUE, -1, "nearest", end) for end in ("most", "least"))
+    note(f"nearest, most − least popular: {part}", *ends)
+  for look, name in ((0, "first"), (-1, "last")):
+    sd = at(GLYPHS, QUEUE, look, "learned", "image", "sd")
+    if sd:
+      result[f"sd / τ of images, glyphs: {name}"] = statistics(
+        sd.values()
+      ).show(2)
+  return result
+
+
+def by_seed(rows: Rows, epoch: int, *keys: str) -> dict[int, float]:
+  """Returns a number of one epoch, by seed; empty if no row has it."""
+  values = {}
+  for row in rows:
+    for look in row["looks"]:
+      value: Any = look if look["epoch"] == epoch else {}
+      for key in keys:
+        value = value.get(key, {})
+      if value != {}:
+        values[row["seed"]] = value
+  return values
 
 
 def found(rows: Rows, part: str, rule: str) -> Rows:
