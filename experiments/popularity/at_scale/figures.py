@@ -45,6 +45,8 @@ def draw(rows) -> Figure:
       }
       _line(right, values, style, color=f"C{i}", label=f"τ {tau}, {way}")
   left.set(xscale="log", xlabel="memory: % of 16,384 pairs (dotted: ζ = 0)")
+  left.set_xticks([100 * x for x in shares], [f"{100 * x:g}" for x in shares])
+  left.minorticks_off()
   left.set_title("gradient error of ζ, batch 16", fontsize=10)
   left.set_ylabel("relative error")
   right.set(xscale="log", xlabel="batch size, of 4,096 pairs")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.harness import Options, Results, Row, markdown
-from experiments.harness.statistics import MISSING, statistics
+from experiments.harness.statistics import MISSING, paired, statistics
 from experiments.popularity.at_scale.plan import (
   BATCH_SIZE,
   BATCH_SIZES,
@@ -96,9 +96,24 @@ def tables(options: Options, results: Results) -> dict[str, str]:
 
 
 def numbers(options: Options, results: Results) -> dict[str, str]:
-  """Returns numbers of the text that no table has."""
+  """Returns numbers of the text that no table has.
+
+  They are the largest standard deviation between seeds, and differences of
+  errors of steps to SogCLR, paired by seed.
+  """
   del options
   rows = list(results.rows.values())
+  gaps = {}
+  for way in ("ζ exact", "queue 25 %", "batch, rate 0.14"):
+    for tau in TAUS:
+      for batch in STEP_BATCHES:
+        ours, theirs = (
+          by_seed(found(rows, STEPS, x, tau, batch), "step")
+          for x in (way, "SogCLR")
+        )
+        if (gap := paired(ours, theirs)).count:
+          name = f"{NAMES.get(way, way)} − SogCLR: τ {tau}, batch {batch}"
+          gaps[name] = gap.show_interval(3)
   spreads = [
     statistics([mean([x], "step") for x in some]).std
     for tau in TAUS
@@ -106,7 +121,15 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
     for batch in batches
     if len(some := found(rows, STEPS, way, tau, batch)) > 1
   ]
-  return {"steps: sd over seeds": cell(max(spreads))} if spreads else {}
+  return gaps | (
+    {"steps: sd over seeds": cell(max(spreads))} if spreads else {}
+  )
+
+
+def by_seed(rows: Sequence[Row], score: str) -> dict[int, float]:
+  """Returns the mean of a score over both sides, by seed."""
+  values = {row["seed"]: mean([row], score) for row in rows}
+  return {seed: x for seed, x in values.items() if x is not None}
 
 
 def found(
