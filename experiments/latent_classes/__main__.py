@@ -11,7 +11,13 @@ are in rows.jsonl and are not run again.
 import pathlib
 
 from experiments import harness
-from experiments.latent_classes import figures, measure, plan, tables
+from experiments.latent_classes import (
+  differences,
+  figures,
+  measure,
+  plan,
+  tables,
+)
 
 STUDY = harness.Study(
   home=pathlib.Path(__file__).resolve().parent,
@@ -20,6 +26,7 @@ STUDY = harness.Study(
   measure=measure.measure,
   tables=tables.tables,
   figures=figures.figures,
+  numbers=differences.numbers,
   seeds=3,
   configs=plan.configs,
   data=plan.AT_HAND,
