@@ -109,6 +109,10 @@ def _memory(library):
   return read
 
 
+def _product_rate(result):
+  return f"{result['product_rate'] / 1e12:.0f}"
+
+
 def _loss(result):
   """Shows times, and the products' share of them."""
 
@@ -222,8 +226,14 @@ CELLS: dict[str, Callable[[Results], str]] = {
     for batch in (512, 2048, 4096)
   },
   **{
-    f"full step of CLIP ViT-B/16, batch 256, attention by {name}: NUCLR, "
-    "pairs/s": _of(f"full_step_clip_b16_{name.lower()}", _step("nuclr"))
+    f"full step of CLIP ViT-B/16, batch 256, attention by {name}: {what}": _of(
+      f"full_step_clip_b16_{name.lower()}", read
+    )
+    for what, read in {
+      "NUCLR, pairs/s": _step("nuclr"),
+      "a large matrix product at its start, Tflop/s": _product_rate,
+      "memory of JAX": _memory("jax"),
+    }.items()
     for name in ("XLA", "cuDNN")
   },
   **{

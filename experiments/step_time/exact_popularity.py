@@ -3,7 +3,8 @@
 python -m experiments.step_time.exact_popularity --num_pairs=50000 --dim=256
 
 The embeddings are clusters whose sizes follow Zipf's law, as captions do, with
-noise around their centres. `seconds` includes compilation, as for a user.
+noise around their centres. `first` is the time of the first round, which
+compiles, and `seconds` that of the fastest one: the same if --rounds=1.
 """
 
 import time
