@@ -394,8 +394,8 @@ def released(
   xi <- max(max_j zeta_j, init) over all rows after the last step of an epoch.
   It is not the greatest |zeta|, and it can fall. With zeta starting at -0.05
   and init = 0 it stays 0, so that epsilon = 1, until some zeta is positive: for
-  most of the published CC3M run. Every step reads all rows of zeta, so that
-  devices that share them need to talk in no branch of the program.
+  most of the published CC3M run. Every step reads all rows of zeta, since
+  devices that share the rows cannot safely compare them in a conditional.
 
   Args:
     steps_per_epoch: The length of an epoch; from a config, that of the run.
