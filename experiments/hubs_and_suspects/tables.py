@@ -104,15 +104,17 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns paired differences that the text states and no table has.
 
   They are of zeta with a strength of 1 to zeta with 0.5 and to CSLS, all with
-  fixed settings; of scores of suspects to the match probability, by model; and
-  of two shrinkages.
+  fixed settings; of DBSN to CSLS; of scores of suspects to the match
+  probability, by model; and of two shrinkages.
   """
   del options
   rows, found = list(results.rows.values()), {}
+  pairs = [(UNTUNED[0], x) for x in UNTUNED[1:3]]
+  pairs += [(LATER[0], "CSLS"), (LATER[-1], UNTUNED[2])]
   for column in COLUMNS:
-    for name in UNTUNED[1:3]:
-      ours, theirs = (recall(rows, column, x) for x in (UNTUNED[0], name))
-      found[f"{UNTUNED[0]} − {name}: {column}"] = paired(ours, theirs), 2
+    for name, base in pairs:
+      ours, theirs = (recall(rows, column, x) for x in (name, base))
+      found[f"{name} − {base}: {column}"] = paired(ours, theirs), 2
   for arm in TRAINED_ON_ERRORS:
     for errors in WRONG:
       for name in ("margin", "neighbours: both", "LEMoN"):
