@@ -140,6 +140,17 @@ def test_the_table_is_at_a_few_sizes_and_unmarked():
   assert at == list(range(len(rows) - len(at), len(rows)))
 
 
+def test_the_full_size_has_the_settings_of_half_of_it():
+  rows = done(OPTIONS)
+  full, half = (plan.comparison(SCALE, rows, x) for x in (plan.FULL, plan.MAIN))
+  assert tuple(full) == plan.FULL_ARMS
+  for name, runs in full.items():
+    assert all(run.key in rows for run in runs)
+    for ours, theirs in zip(runs, half[name], strict=True):
+      assert ours.seed == theirs.seed
+      assert dict(ours.values) == dict(theirs.values) | {"size": "full"}
+
+
 def test_the_rest_of_the_table_has_the_rate_of_four_arms():
   rows = done(OPTIONS)
   for size in (64, 512):
@@ -608,7 +619,8 @@ def test_half_of_the_pairs_are_numbered_anew(place, drawn):
   np.testing.assert_array_equal(batch.image, whole.fetch(chosen[[5, 3]]).image)
   captions = whole.captions(whole.ids(chosen[[5, 3]]).text)
   assert half.captions(batch.text_id) == captions
-  assert measure.subset(whole, None) is whole
+  full = measure.load_data(config, words | {"size": "full"}, place).train
+  assert full.sizes == whole.sizes and measure.subset(whole, None) is whole
   smaller = measure.subset(whole, 10).fetch(np.arange(10))
   np.testing.assert_array_equal(smaller.image, half.fetch(np.arange(10)).image)
 

@@ -141,9 +141,9 @@ def beginning(data: ImageTextSet, count: int) -> ImageTextSet:
 
 def load_data(config, words: dict[str, Any], place: Place) -> Data:
   """Reads the part of the training pairs that a run sees, and its splits."""
-  num_pairs = SMOKE_PAIRS if "smoke" in words else NUM_PAIRS
+  half = SMOKE_PAIRS if "smoke" in words else NUM_PAIRS
   data = training.load_data(config, place.data_dir)
-  train = subset(data.train, num_pairs)
+  train = subset(data.train, None if words["size"] == "full" else half)
   known = frozenset(train.captions(np.arange(train.sizes.num_texts)))
   splits = ("validation", "test") if words["test"] else ("validation",)
   sets = {split: split_by(data.sets[split], known) for split in splits}

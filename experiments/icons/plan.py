@@ -36,7 +36,9 @@ TABLE = ("nuclr_batch", "nuclr_zero", "nuclr_counts", "nuclr_exact")
 TABLE += ("nuclr_released", "siglip", "cyclip", "debiased", "isogclr")
 TABLE += ("fastclip_v3",)
 TABLE += ("scent", "clip_tokens", "tempnet", "neuclip", "amorlip", "drrho")
-TABLE += ("nuclr_scent_ten", "sogclr_batch_tokens")
+TABLE += ("nuclr_scent_ten", "sogclr_batch_tokens", "sogclr_batch_cyclic")
+# On all pairs, with what was tuned on half of them.
+FULL_ARMS = ("clip", "sogclr_batch", "scent", "cyclip", "sogclr", "nuclr_queue")
 # Of the learning rate that grows with the root of the batch size. While the
 # best is at an end, the next factor of two is tried, up to the widest.
 FACTORS, WIDEST = (0.5, 1.0, 2.0), 8.0
@@ -44,12 +46,14 @@ RATE, TUNING, BATCHES = "rate", "tuning", "batches"
 AVERAGED = "averaged"
 MAIN, UNMARKED = "arms", "unmarked"
 LOOKS, PLANTED, FROZEN = "zeta", "planted", "frozen encoder"
+FULL = "full size"
 # What a part's runs have beside the words of all runs.
 WORDS: Mapping[str, Mapping[str, Any]] = {
   UNMARKED: {"marked": False},
   LOOKS: {"look": True},
   PLANTED: {"wrong": 0.05},
   FROZEN: {"frozen": True},
+  FULL: {"size": "full"},
 }
 
 
@@ -66,6 +70,7 @@ class Scale(NamedTuple):
   batch_size: int = BATCH_SIZE
   other_batches: tuple[int, ...] = (64, 512, 16, 256, 1024)
   averaged: tuple[int, int] = (64, 8)  # the size of batches, and how many
+  full: tuple[str, ...] = FULL_ARMS
   table: tuple[str, ...] = TABLE
   table_batches: tuple[int, ...] = (64, 512)  # of `table`
   factors: tuple[float, ...] = FACTORS
@@ -82,6 +87,7 @@ SMOKE = Scale(
   batch_size=16,
   other_batches=(8,),
   averaged=(8, 2),
+  full=("clip",),
   table=("nuclr_exact",),
   table_batches=(8,),
   factors=(1.0,),
@@ -236,13 +242,13 @@ def comparison(
   Args:
     scale: How much is run.
     rows: The rows so far.
-    part: `MAIN` has all arms, `PLANTED` and `FROZEN` those whose learning rate
-      was tuned, the other parts those of `Scale.first`, and `UNMARKED` a few
-      seeds of `Scale.table`, too.
+    part: `MAIN` has all arms, `FULL` those of `Scale.full`, `PLANTED` and
+      `FROZEN` those whose learning rate was tuned, the other parts those of
+      `Scale.first`, and `UNMARKED` a few seeds of `Scale.table`, too.
   """
   rest = tuple(x for x in scale.table if x not in scale.first)
   more = {MAIN: scale.others, UNMARKED: rest}
-  names = scale.first + more.get(part, ())
+  names = scale.full if part == FULL else scale.first + more.get(part, ())
   if part in (PLANTED, FROZEN):
     names = tuple(x for x in names if x in RATE_ARMS)
   few = names if part in (LOOKS, PLANTED, FROZEN) else ()
@@ -399,6 +405,7 @@ def plan(options: Options, rows: Rows) -> list[Run]:
     groups += [main[name]] if name in main else []
   unmarked = comparison(scale, rows, UNMARKED)
   groups += [unmarked.pop(x, []) for x in scale.first]
+  groups += comparison(scale, rows, FULL).values()
   table = []
   sizes = [(size, 1) for size in scale.other_batches]
   for size, averaged in (*sizes, scale.averaged):

@@ -11,7 +11,7 @@ from experiments.icons import plan, tables
 from experiments.icons.arms import ARMS
 from experiments.icons.plan import MAIN, Rows
 
-PARTS = (MAIN, plan.UNMARKED, plan.FROZEN)
+PARTS = (MAIN, plan.UNMARKED, plan.FROZEN, plan.FULL)
 LARGE = 200  # queries of a set whose sign is counted
 AT_ONE = "validation/natural/mean_recall@1"
 

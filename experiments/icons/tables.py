@@ -62,6 +62,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "batch rates": batch_rate_table(scale, rows),
     "averaged": averaged_table(scale, rows),
     "unmarked": part_table(scale, rows, plan.UNMARKED),
+    "full size": part_table(scale, rows, plan.FULL),
     "what zeta follows": follows_table(scale, rows),
     "gradients": gradient_table(scale, rows),
     "noise": noise_table(scale, rows),
@@ -457,7 +458,8 @@ def _lines(
 def part_table(scale: Scale, rows: Rows, part: str) -> str:
   """Shows arms in a part of the study: the first ones, and others if tuned."""
   groups = plan.comparison(scale, rows, part)
-  names = [*scale.first, *(x for x in groups if x not in scale.first)]
+  first = scale.full if part == plan.FULL else scale.first
+  names = [*first, *(x for x in groups if x not in first)]
   return markdown.table(HEADER, _lines(groups, rows, names))
 
 
