@@ -88,7 +88,7 @@ def main(argv) -> None:
   jax.config.update("jax_num_cpu_devices", DEVICES)
   progress.log_to_stderr()
   cell, found, runs = plan.FIRST[0], {}, {}
-  for name in plan.ARMS:
+  for name in plan.ALL_ARMS:
     config = make_config(plan.make_run(cell, name, 0))
     parts = make_parts(config, plan.CELLS[cell].pairs, DATA_DIR.value)
     found[name], runs[name] = count(parts), timer(parts)

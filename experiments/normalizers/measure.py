@@ -10,6 +10,7 @@ from experiments.harness import Options, Place, Row, Run, training
 from experiments.icons.measure import subset
 from experiments.normalizers import denominators
 from experiments.normalizers.plan import (
+  ALL_ARMS,
   ARMS,
   FIRST,
   PERIOD,
@@ -38,13 +39,14 @@ SETTINGS = ("epsilon", "positive_weight")
 def make_config(run: Run):
   """Makes the config of a run: configs/icons.py with the run's changes."""
   words = dict(run.values)
-  arm = ARMS[words["arm"]]
+  arm = ALL_ARMS[words["arm"]]
   config = training.get_config("icons")(arm.config)
   with config.unlocked():
     for key in arm.objective.keys() & config.objective.keys():
       del config.objective[key]
     config.objective.update(arm.objective)
-    config.objective.temperature = TAU
+    if isinstance(config.objective.temperature, float):
+      config.objective.temperature = TAU
     if arm.restarts:
       config.objective.restart_every = period_of(words["batch"])
     config.model.update(TOWERS)

@@ -66,6 +66,14 @@ ARMS = {
     cells=FIRST,
   ),
 }
+# These keep SogCLR's moving average, with other temperatures; they have costs
+# of their own, and no runs.
+COSTS_ONLY = {
+  "isogclr": Arm("iSogCLR", "isogclr", "rows"),
+  "fastclip_v3": Arm("FastCLIP-v3", "fastclip_v3", "rows"),
+  "tempnet": Arm("TempNet", "tempnet", "rows"),
+}
+ALL_ARMS = ARMS | COSTS_ONLY
 
 
 def make_run(cell: str, arm: str, seed: int, *, smoke: bool = False) -> Run:

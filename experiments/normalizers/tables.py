@@ -7,7 +7,7 @@ import pathlib
 from experiments.harness import Options, Results, markdown
 from experiments.harness.statistics import paired, statistics
 from experiments.normalizers import predictions
-from experiments.normalizers.plan import ARMS, CELLS
+from experiments.normalizers.plan import ALL_ARMS, ARMS, CELLS
 from experiments.normalizers.results import Rows, factor, of_exact, values
 
 COSTS = pathlib.Path(__file__).with_name("costs_cpu.json")
@@ -109,7 +109,7 @@ def cost_table(found: Mapping[str, dict]) -> str:
     return ""
   lines = [
     [
-      ARMS[name].label,
+      ALL_ARMS[name].label,
       f"{x['bytes_per_pair']:g}",
       f"{x['other_bytes'] / 1e3:,.1f}",
       f"{x['state_bytes_per_pair']:.1f}",
