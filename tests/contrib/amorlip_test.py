@@ -1,5 +1,6 @@
 """AmorLIP against its official code (provenance: golden/README.md)."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from make_step import make_step
@@ -65,36 +66,71 @@ def test_encoders_gradients(case, x64):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_networks_and_their_gradients(case, x64):
-  """Also log Z, last epoch's network, and the mixture of the two."""
+def test_what_the_networks_are_to_predict(case, x64):
+  """Log Z, last epoch's network, and the mixture of the two."""
   given = lambda name: GIVEN[f"amorlip/{case}/{name}"]
   pairs, online, previous = batch(), networks("net"), networks("prev")
-  beta, similarity, total = given("beta"), pairs.image @ pairs.text.T, 0.0
+  beta, similarity = given("beta"), pairs.image @ pairs.text.T
   weight = np.where(np.eye(len(similarity)), given("pos_coef"), 1.0)
   for side, anchor, s in zip(
     Sides._fields, "IT", (similarity, similarity.T), strict=True
   ):
-    params, x = getattr(online, side), getattr(pairs, side)
-    near(network(params, x), given(f"log_net_{anchor}"))
+    x = getattr(pairs, side)
+    near(network(getattr(online, side), x), given(f"log_net_{anchor}"))
     log_z = np.log(np.sum(weight * np.exp(s / TAU), axis=1))
     near(log_z, given(f"log_batch_{anchor}"))
     log_previous = network(getattr(previous, side), x)
     near(log_previous, given(f"log_prev_{anchor}"))
-    target = given(f"log_lambda_{anchor}")
-    near(
-      np.log(beta * np.exp(log_previous) + (1 - beta) * np.exp(log_z)), target
-    )
-    loss, found = jax.value_and_grad(
-      lambda params, x=x, target=target: jnp.mean(
-        (network(params, x) - target) ** 2
-      )
-    )(params)
-    total += loss
-    for layer, leaves in found.items():
-      for key, x in leaves.items():
+    mixed = beta * np.exp(log_previous) + (1 - beta) * np.exp(log_z)
+    near(np.log(mixed), given(f"log_lambda_{anchor}"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_of_the_networks(case, x64):
+  """Adam's first moments are a tenth of the golden gradients.
+
+  The average moves in every second step.
+  """
+  given = lambda name: GIVEN[f"amorlip/{case}/{name}"]
+  objective = contrib.amorlip(
+    dim=DIM,
+    steps_per_epoch=10,
+    temperature=TAU,
+    positive_weight=float(given("pos_coef")),
+    beta=float(given("beta")),
+    num_updates=1,
+  )
+  online, previous = networks("net"), networks("prev")
+  params, first = started(
+    objective,
+    online=online,
+    average=previous,
+    previous=previous,
+    count=jnp.int32(11),
+  )
+  apply = jax.jit(objective.apply)
+  _, (state, metrics) = apply(params, first, batch())
+  fit_loss = sum(metrics[f"log_lambda_error/{x}"] ** 2 for x in Sides._fields)
+  near(fit_loss, given("fit_loss"))
+  moved = state.shared
+  for side in Sides._fields:
+    of_side = lambda x, side=side: getattr(x, side)
+    moment = of_side(moved.moment)[0]
+    for layer, leaves in moment.mu.items():
+      for key, mean in leaves.items():
         name = "bias" if key == "bias" else "weight"
-        near(x.T, given(f"grad_net/{side}_mlp_{layer}_{name}"))
-  near(total, given("fit_loss"))
+        gradient = given(f"grad_net/{side}_mlp_{layer}_{name}").T
+        near(10 * mean, gradient)
+        near(1000 * moment.nu[layer][key], gradient**2)
+        old, new, average, last = (
+          of_side(x)[layer][key]
+          for x in (online, moved.online, moved.average, previous)
+        )
+        step = 1e-3 * gradient / (np.abs(gradient) + 1e-8)
+        near(old - new, step)
+        near(average, 0.92 * last + 0.08 * new)
+  _, (state, _) = apply(params, state, batch())
+  chex.assert_trees_all_equal(state.shared.average, moved.average)
 
 
 def test_networks_learn_and_are_replaced_each_epoch():
