@@ -1,9 +1,23 @@
 """FastCLIP-v3 as released (golden numbers: golden/README.md)."""
 
+import math
+
 import chex
 import jax
 import jax.numpy as jnp
-from normalizers import BATCH, GIVEN, NUM_PAIRS, TAU, batch, near
+from make_step import make_step
+from normalizers import (
+  BATCH,
+  GIVEN,
+  MOVING_AVERAGES,
+  NUM_PAIRS,
+  RATIO,
+  TAU,
+  arguments_of,
+  batch,
+  batch_of,
+  near,
+)
 import numpy as np
 import pytest
 
@@ -14,7 +28,7 @@ from nuclr_jax.objectives import log_scale, temperature_rules
 RHO = float(GIVEN["fastclip_released/rho"])
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:rho is 11")
+pytestmark = pytest.mark.filterwarnings("ignore:rho is (10|11|20)")
 KWARGS = dict(num_pairs=NUM_PAIRS, gamma=1.0)
 
 
@@ -72,6 +86,28 @@ def test_the_derivative_by_the_temperature(x64):
   assert by_tau == pytest.approx(log_mean - mean, rel=1e-12)
   # As a finite difference of the official loss is; its derivative is 12.199.
   assert by_tau / 2 == pytest.approx(10.260, abs=1e-3)
+
+
+@pytest.mark.parametrize("case", MOVING_AVERAGES)
+def test_drrho_and_scent_have_that_derivative(case, x64):
+  """In three steps, also the logged value, which is tau (A + H).
+
+  A is the mean over both sides, and H is B / (B - 1) times the library's.
+  """
+  rho = float(GIVEN[f"{case}/rho"])
+  rho += math.log(1 + float(GIVEN[f"{case}/eps"]) - 1 / BATCH)
+  objective = fastclip_released(temperature=TAU, rho=rho, **arguments_of(case))
+  params, state = objective.init()
+  run = jax.jit(make_step(objective))
+  for number in range(3):
+    (loss, (state, _)), (found, *_) = run(params, state, batch_of(case, number))
+    log_mean = loss / (2 * TAU)
+    mean = RATIO * (log_mean + found["log_scale"] / (2 * TAU))
+    by_tau = log_mean - mean
+    near(-(TAU**2) * by_tau, GIVEN[f"{case}/{number}/grad_logit_scale"])
+    near(TAU * (log_mean + mean), GIVEN[f"{case}/{number}/loss"])
+    if (case, number) == ("drrho_clip", 0):
+      assert by_tau == pytest.approx(10.476, abs=1e-3)
 
 
 def test_only_the_temperature_has_another_gradient(x64):

@@ -6,7 +6,19 @@ import math
 import jax
 import jax.numpy as jnp
 from make_step import make_step
-from normalizers import BATCH, GIVEN, NUM_PAIRS, TAU, batch, near
+from normalizers import (
+  BATCH,
+  GIVEN,
+  MOVING_AVERAGES,
+  NUM_PAIRS,
+  RATIO,
+  TAU,
+  arguments_of,
+  batch,
+  batch_of,
+  near,
+  reference,
+)
 import numpy as np
 import pytest
 
@@ -14,41 +26,16 @@ from nuclr_jax import Pairs, Sides, objectives
 from nuclr_jax.objectives import denominator, zeta_rules
 from nuclr_jax.types import Sizes, both, each
 
-# The official mean over a batch's negatives divides by B instead of B - 1.
-RATIO = BATCH / (BATCH - 1)
-MOVING_AVERAGES = (
-  "drrho drrho_eps1e-4 drrho_noref drrho_clip scent scent_alpha10 scent_small "
-  "scent_sox"
-).split()
-
-
-def reference(step=0):
-  """The embeddings of a batch by the reference model."""
-  return Sides(*(GIVEN[f"inputs/ref_{x}"][step] for x in ("image", "text")))
-
 
 @pytest.mark.parametrize("case", MOVING_AVERAGES)
 def test_moving_averages_of_three_steps(case, x64):
   """`SogCLRLoss` of DRRho-CLIP, and the same patched by SCENT."""
   epsilon = float(GIVEN[f"{case}/eps"])
-  gammas = [float(GIVEN[f"{case}/{step}/gamma"]) for step in range(3)]
-  if case in ("scent", "scent_alpha10", "scent_small"):
-    gamma = denominator.Adaptive(gammas[0] - math.log(RATIO))
-  else:
-    gamma = lambda count: jnp.asarray(gammas)[count]
-  objective = objectives.sogclr(
-    num_pairs=NUM_PAIRS,
-    temperature=TAU,
-    gamma=gamma,
-    positive_weight=(NUM_PAIRS - 1) * epsilon * RATIO,
-  )
+  objective = objectives.sogclr(temperature=TAU, **arguments_of(case))
   params, state = objective.init()
   run = jax.jit(make_step(objective))
   for step in range(3):
-    pairs = batch(step)
-    if GIVEN[f"{case}/has_ref"]:
-      pairs = objectives.relative_to(pairs, reference(step))
-    (_, (state, _)), (_, *gradients) = run(params, state, pairs)
+    (_, (state, _)), (_, *gradients) = run(params, state, batch_of(case, step))
     for side, anchor, gradient in zip(
       ("image", "text"), "IT", gradients, strict=True
     ):

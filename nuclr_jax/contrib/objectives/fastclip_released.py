@@ -19,6 +19,7 @@ def fastclip_released(
   temperature: checks.Temperature = 0.07,
   rho: checks.Finite = 8.0,
   gamma: denominator.GammaOrRule = 0.8,
+  positive_weight: checks.NonNegative = 0.0,
   anchor_average: denominator.AnchorAverage = "pair",
 ) -> base.Objective:
   r"""Makes FastCLIP-v3 as it was released: for reproductions only.
@@ -35,6 +36,11 @@ def fastclip_released(
   instead of rho, with H below 0: at a smaller temperature. The value and the
   gradients of everything else are those of `sogclr`.
 
+  The released code of DRRho-CLIP and SCENT has the same derivative. Its epsilon
+  in the mean of a batch of B is `positive_weight` as in `relative_to`, which
+  DRRho-CLIP needs as well, and its rho is `rho` - log(1 + epsilon - 1 / B). H
+  is B / (B - 1) times as large there, as are the gradients of the embeddings.
+
   Args:
     num_pairs: The number of pairs of the data set, as in `sogclr`.
     num_images: The number of distinct images; None means `num_pairs`.
@@ -42,6 +48,8 @@ def fastclip_released(
     temperature: The first temperature; greater than 0.
     rho: What the KL divergence was meant to be at the optimum.
     gamma: Weight of the new estimate, as in `sogclr`.
+    positive_weight: The weight of the positive in an anchor's denominator, as
+      in `sogclr`; FastCLIP-v3: 0.
     anchor_average: "pair" or "id", as in `sogclr`.
 
   Returns:
@@ -56,7 +64,8 @@ def fastclip_released(
     >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.array([3, 0]))
     >>> loss, _ = objective.apply(params, state, pairs)
 
-  Reference: `FastCLIPLoss` of github.com/Optimization-AI/fast_clip, efd89d5.
+  Reference: `FastCLIPLoss` of github.com/Optimization-AI/fast_clip, efd89d5;
+    `SogCLRLoss` of DRRho-CLIP, 33d7364.
   """
   objective = sogclr(
     num_pairs=num_pairs,
@@ -64,6 +73,7 @@ def fastclip_released(
     num_texts=num_texts,
     temperature=temperature_rules.learned(temperature, rho=rho),
     gamma=gamma,
+    positive_weight=positive_weight,
     anchor_average=anchor_average,
   )
 
