@@ -4,7 +4,7 @@ import chex
 import jax
 import jax.numpy as jnp
 from make_step import make_step
-from normalizers import DIM, GIVEN, TAU, batch, near
+from normalizers import BATCH, DIM, GIVEN, TAU, batch, near
 import numpy as np
 import pytest
 
@@ -42,7 +42,11 @@ def started(objective, **changes):
 
 @pytest.mark.parametrize("case", CASES)
 def test_encoders_gradients(case, x64):
-  """The temperature's is that of the case `adaptive`, where it is exact."""
+  """And the temperature's, and the logged value.
+
+  Without `--adaptive_tau`, both lack log lambda; with it, the derivative is the
+  library's, and the value has the positive twice.
+  """
   given = lambda name: GIVEN[f"amorlip/{case}/{name}"]
   objective = contrib.amorlip(
     dim=DIM,
@@ -55,14 +59,23 @@ def test_encoders_gradients(case, x64):
   params, state = started(
     objective, previous=networks("prev"), count=jnp.int32(10)
   )
-  _, (by_params, image, text) = jax.jit(make_step(objective))(
+  (loss, _), (by_params, image, text) = jax.jit(make_step(objective))(
     params, state, batch()
   )
   near(image, given("grad_image"))
   near(text, given("grad_text"))
+  both_own = 2 * np.mean(np.sum(batch().image * batch().text, axis=1)) / TAU
+  log_lambda = sum(given(f"log_lambda_{x}").mean() for x in "IT")
+  log_lambda -= 2 * np.log(BATCH)  # as rho is compared with it
+  value = loss / TAU + 2  # Z / lambda instead of Z / lambda - 1
+  by_tau = -by_params["log_scale"] / TAU
   if case == "adaptive":
-    scale = 1 / TAU  # d loss / d log_scale = scale d loss / d scale
-    near(by_params["log_scale"] / scale, given("grad_logit_scale"))
+    value -= both_own
+  else:
+    value -= log_lambda
+    by_tau -= log_lambda - both_own
+  near(TAU * value, given("loss"))
+  near(-(TAU**2) * by_tau, given("grad_logit_scale"))
 
 
 @pytest.mark.parametrize("case", CASES)

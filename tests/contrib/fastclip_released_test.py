@@ -66,6 +66,17 @@ def parts_of_the_derivative():
   return log_mean, mean
 
 
+def test_what_the_released_code_returns(x64):
+  """The logged value is tau (A + 2): the weights' sum of both sides is 2."""
+  objective = released()
+  loss, (state, _) = objective.apply(*objective.init(), batch())
+  near(loss / 2 + 2 * TAU, GIVEN["fastclip_released/loss"])
+  ids = batch().pair_id
+  for u, side in zip(state.sample.pair.log_u, "IT", strict=True):
+    mean = np.exp(u[ids]) / (NUM_PAIRS - 1)
+    near(mean, GIVEN[f"fastclip_released/u_{side}"])
+
+
 def test_gradients_of_the_released_code(x64):
   _, (params, *embeddings) = step(released())
   # By 1 / temperature; the released code averages A over the sides.

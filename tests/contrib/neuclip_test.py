@@ -34,11 +34,14 @@ def test_formulas(x64):
   )
   params, state = started(objective, vector)
   step = jax.jit(make_step(objective))
-  (loss, _), (by_params, image, text) = step(params, state, batch())
+  (loss, (_, metrics)), (by_params, image, text) = step(params, state, batch())
   expected = f"{case}/detached"
   near(loss, GIVEN[f"{expected}/loss"])
   near(image, GIVEN[f"{expected}/grad_image"])
   near(text, GIVEN[f"{expected}/grad_text"])
+  for side, anchor in zip(Sides._fields, "IT", strict=True):
+    alpha = GIVEN[f"{expected}/alpha_{anchor}"]
+    near(metrics[f"log_normalizer/{side}"], alpha.mean())
   # d loss / d log_scale = -tau d loss / d tau
   by_tau = GIVEN[f"{expected}/grad_tau"]
   near(-by_params["log_scale"] / TAU, by_tau)

@@ -5,7 +5,7 @@ The golden numbers are the official code's; formulas here are plain NumPy.
 
 import math
 
-from normalizers import BATCH, GIVEN, TAU
+from normalizers import BATCH, GIVEN, TAU, near
 import numpy as np
 import pytest
 
@@ -50,13 +50,30 @@ def test_the_temperatures_derivative_counts_a_term_twice(
 
 
 def test_drrho_subtracts_the_positive_twice():
-  """In `FastCLIPLoss`, log v is too low by the similarity of the pair."""
+  """In `FastCLIPLoss`, log v is too low by the similarity of the pair.
+
+  Its gradients are those of such weights. The temperature's is right, though:
+  both of its terms are means over the sides.
+  """
+  given = lambda name: GIVEN[f"fastclip_in_drrho/{name}"]
+  log_mean, mean, slope = float(given("rho")), 0.0, 0.0
   for s, anchor in ((SIMILARITY, "I"), (SIMILARITY.T, "T")):
-    epsilon = float(GIVEN["fastclip_in_drrho/eps"])
-    expected, _ = log_v(s, TAU, epsilon, BATCH)
-    found = GIVEN[f"fastclip_in_drrho/u_{anchor}"]
+    expected, h = log_v(s, TAU, float(given("eps")), BATCH)
+    found = given(f"u_{anchor}")
     np.testing.assert_allclose(expected - found, np.diag(s), rtol=1e-9)
+    w = np.exp(h - found[:, None]) / (BATCH - 1)
+    log_mean += found.mean() / 2
+    mean += (w * h).sum(1).mean()
+    of_side = np.diag(-w.sum(1))
+    of_side[AWAY] = w.ravel()
+    slope += (of_side if anchor == "I" else of_side.T) / BATCH
   assert np.diag(SIMILARITY).max() == pytest.approx(0.98, abs=5e-3)
+  near(slope @ TEXT, given("grad_image"))
+  near(slope.T @ IMAGE, given("grad_text"))
+  by_tau = log_mean - mean / 2
+  assert by_tau == pytest.approx(11.489, abs=1e-3)
+  near(-(TAU**2) * by_tau, given("grad_logit_scale"))
+  near(TAU * (log_mean + mean), given("loss"))
 
 
 def test_amorlip_without_its_positive():
@@ -112,9 +129,18 @@ def test_exponentials_of_similarities_overflow():
 
 
 def test_neuclips_two_readings():
-  """How far the encoders' gradients differ if alpha is not constant."""
+  """How far the encoders' gradients differ if alpha is not constant.
+
+  The value is the same, and the derivative by the temperature has less than
+  half the size.
+  """
+  given = lambda case, name: GIVEN[f"neuclip_formula/{case}/{name}"]
+  for name in ("loss", "alpha_I", "alpha_T"):
+    near(given("attached", name), given("detached", name))
+  ratio = given("attached", "grad_tau") / given("detached", "grad_tau")
+  assert ratio == pytest.approx(0.45, abs=5e-3)
   of = lambda case: np.stack(
-    [GIVEN[f"neuclip_formula/{case}/grad_{x}"] for x in ("image", "text")]
+    [given(case, f"grad_{x}") for x in ("image", "text")]
   )
   constant = of("detached")
   difference = np.linalg.norm(of("attached") - constant)
