@@ -83,25 +83,52 @@ def test_prototypes_move_down_the_gradient_of_the_loss(x64):
     near(getattr(moved, side), -1e-3 * np.sign(gradient), 1e-6)
 
 
-def test_prototypes_that_are_all_contrasts_give_the_exact_denominators(x64):
-  """The mean of exp(h) over all pairs, the own one included."""
-  all_batches = [batch(step) for step in range(3)]
+@pytest.mark.parametrize("steps", [(0, 1, 2), (1, 2)], ids=["all", "bank"])
+def test_prototypes_that_are_embeddings(steps, x64):
+  """The mean of exp(h) over them is the denominator, for every anchor.
+
+  They are all pairs, the own one included, or a bank of earlier batches. No
+  gradient reaches them: that of the encoders has the batch's pairs alone.
+  """
+  batches = [batch(step) for step in steps]
   vector = Sides(
-    jnp.concatenate([x.image for x in all_batches]),
-    jnp.concatenate([x.text for x in all_batches]),
+    jnp.concatenate([x.image for x in batches]),
+    jnp.concatenate([x.text for x in batches]),
   )
   objective = contrib.neuclip(
     dim=DIM,
-    num_prototypes=3 * BATCH,
+    num_prototypes=len(steps) * BATCH,
     temperature=TAU,
     epsilon=0,
     num_updates=0,
   )
-  _, (_, metrics) = objective.apply(*started(objective, vector), batch())
-  own = jnp.sum(batch().image * batch().text, axis=1)
-  h = (batch().image @ vector.text.T - own[:, None]) / TAU
-  expected = np.log(np.mean(np.exp(h), axis=1)).mean()
-  near(metrics["log_normalizer/image"], expected)
+  params, state = started(objective, vector)
+  run, pairs = jax.jit(make_step(objective)), batch()
+  (_, (after, _)), (_, image, text) = run(params, state, pairs)
+  for old, new in zip(vector, after.shared.vector, strict=True):
+    np.testing.assert_array_equal(old, new)
+  own = np.sum(pairs.image * pairs.text, axis=1)
+  alphas, slope = [], 0.0
+  for x, contrasts, prototypes in (
+    (pairs.image, pairs.text, vector.text),
+    (pairs.text, pairs.image, vector.image),
+  ):
+    h = (x @ prototypes.T - own[:, None]) / TAU
+    alphas.append(np.log(np.mean(np.exp(h), axis=1)))
+    h = (x @ contrasts.T - own[:, None]) / TAU
+    w = np.exp(h - alphas[-1][:, None]) / (BATCH - 1) * (1 - np.eye(BATCH))
+    of_side = (w - np.diag(w.sum(1))) / BATCH
+    slope += of_side if prototypes is vector.text else of_side.T
+  near(image, slope @ pairs.text)
+  near(text, slope.T @ pairs.image)
+  for i in range(BATCH):  # in a batch of its copies, an anchor is the mean
+    copies = pairs._replace(
+      image=jnp.tile(pairs.image[i], (BATCH, 1)),
+      text=jnp.tile(pairs.text[i], (BATCH, 1)),
+    )
+    (_, (_, metrics)), _ = run(params, state, copies)
+    for side, alpha in zip(Sides._fields, alphas, strict=True):
+      near(metrics[f"log_normalizer/{side}"], alpha[i])
 
 
 def test_prototypes_that_are_the_batch_make_clip(x64):

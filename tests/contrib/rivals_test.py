@@ -111,9 +111,14 @@ def gradients(objective, pairs, state=None):
   return gradient(jnp.stack([pairs.image, pairs.text]))
 
 
-def test_amorlip_is_sogclr_whose_stored_u_is_a_networks(x64):
-  """With gamma = 1 - beta, and the positive pulled by 1, not by all weights."""
-  beta, log_lambda, pairs = 0.8, 5.0, batch()
+@pytest.mark.parametrize("log_lambda", [5.0, -1000.0])
+def test_amorlip_is_sogclr_whose_stored_u_is_a_networks(log_lambda, x64):
+  """With gamma = 1 - beta, and the positive pulled by 1, not by all weights.
+
+  An anchor's negatives weigh 1 / (1 - beta) at most, as where a network takes
+  it for solved and it is not any longer.
+  """
+  beta, pairs = 0.8, batch()
   pairs = pairs._replace(pair_id=jnp.arange(BATCH))
   amorlip = contrib.amorlip(
     dim=DIM, steps_per_epoch=9, temperature=TAU, positive_weight=0.0, beta=beta
@@ -132,6 +137,10 @@ def test_amorlip_is_sogclr_whose_stored_u_is_a_networks(x64):
     terms = jnp.exp((s - own[:, None]) / TAU) * (1 - np.eye(BATCH))
     phi = jnp.sum(terms, axis=1)
     weight += phi / (beta * jnp.exp(log_u) + (1 - beta) * phi)
+  if log_lambda < 0:
+    np.testing.assert_allclose(weight, 2 * 5.0, rtol=1e-9)
+  else:
+    assert np.all(weight < 2 * 5.0)
   positive = jnp.stack([pairs.text, pairs.image])
   positive *= (weight - 2)[None, :, None] / BATCH
   np.testing.assert_allclose(
