@@ -3,11 +3,14 @@
 The golden numbers are the official code's; formulas here are plain NumPy.
 """
 
+import itertools
 import math
 
 from normalizers import BATCH, GIVEN, TAU, near
 import numpy as np
 import pytest
+
+from nuclr_jax import objectives
 
 IMAGE, TEXT = (GIVEN[f"inputs/{x}"][0] for x in ("image", "text"))
 SIMILARITY, AWAY = IMAGE @ TEXT.T, ~np.eye(BATCH, dtype=bool)
@@ -76,11 +79,76 @@ def test_drrho_subtracts_the_positive_twice():
   near(TAU * (log_mean + mean), given("loss"))
 
 
+def test_a_gamma_of_10_makes_the_second_visit_nan():
+  """SCENT's command for its baseline; the first visit takes the estimate."""
+  first, _ = log_v(SIMILARITY, TAU, 1e-6, BATCH)
+  with np.errstate(invalid="ignore"):
+    old = np.log(1 - 10.0) + first
+    second = np.logaddexp(old, math.log(10.0) + first)
+  assert np.all(np.isfinite(first)) and np.all(np.isnan(second))
+  with pytest.raises(ValueError, match=r"gamma must be in \(0, 1\].*got 10"):
+    objectives.sogclr(num_pairs=40, gamma=10.0)
+
+
 def test_amorlip_without_its_positive():
-  """`pos_coef=0` leaves it in Z of the loss: the sum of Z / lambda is not 2."""
-  terms = np.exp(SIMILARITY / TAU)
-  total = sum((x.sum(1) / (x * AWAY).sum(1)).mean() for x in (terms, terms.T))
+  """`pos_coef=0` leaves it in Z of the loss: the sum of Z / lambda is not 2.
+
+  So it pushes the pair apart, and its gradient is 10 times as large.
+  """
+  terms, total = np.exp(SIMILARITY / TAU), 0.0
+  official, correct = -2 * np.eye(BATCH), -2 * np.eye(BATCH)
+  for side, x in enumerate((terms, terms.T)):
+    w = x / (x * AWAY).sum(1)[:, None]
+    total += w.sum(1).mean()
+    official += w.T if side else w
+    correct += (w * AWAY).T if side else w * AWAY
   assert total == pytest.approx(10.7, abs=0.05)
+  for slope, norm in ((official, 5.9), (correct, 0.59)):
+    gradient = np.concatenate([slope @ TEXT, slope.T @ IMAGE]) / BATCH
+    assert np.linalg.norm(gradient) == pytest.approx(norm, rel=0.01)
+
+
+def test_amorlips_loss_has_no_network_of_now():
+  """The README's options: the sum of Z / lambda tells which lambda it is."""
+  given = lambda name: GIVEN[f"amorlip/readme/{name}"]
+  own = np.diag(SIMILARITY).mean() / TAU
+  official = given("loss") / TAU + 2 * own - given("rho")
+  weight = np.where(AWAY, 1.0, given("pos_coef"))
+  for name, expected in (("lambda", official), ("net", 1.4e6)):
+    total = 0.0
+    for s, anchor in ((SIMILARITY, "I"), (SIMILARITY.T, "T")):
+      z = (weight * np.exp(s / TAU)).sum(1)
+      total += (z / np.exp(given(f"log_{name}_{anchor}"))).mean()
+    rel = 1e-9 if name == "lambda" else 0.02
+    assert total == pytest.approx(expected, rel=rel)
+  assert official == pytest.approx(2 / (1 - given("beta")), abs=5e-4)
+
+
+@pytest.mark.parametrize(
+  "side, anchor, spread", [("image", "I", 0.084), ("text", "T", 0.051)]
+)
+def test_tempnets_temperatures_by_what_is_dropped(side, anchor, spread):
+  """Their standard deviation over all draws of dropout, by their mean."""
+  network = lambda name: GIVEN[f"tempnet/params/{side}/{name}"]
+  low, high = (float(GIVEN[f"tempnet/tau_{x}"]) for x in ("min", "max"))
+  s = lambda x: 1 / (1 + np.exp(-x))
+  prototypes = network("prototypes")
+  prototypes = prototypes / np.linalg.norm(prototypes, axis=1, keepdims=True)
+  x = IMAGE if side == "image" else TEXT
+  z = s(x @ network("proj_weight").T + network("proj_bias"))
+
+  def temperatures(kept):
+    q = (z * kept) @ prototypes.T
+    p = np.exp(q / np.exp(network("scaler")))
+    p /= p.sum(1, keepdims=True)
+    terms = (p - 1 / len(prototypes)) * s(q) * network("linear_1_weight")
+    return low + (high - low) * s(network("linear_1_bias") + terms.sum(1))
+
+  near(temperatures(1.0), GIVEN[f"tempnet/0/tau_{anchor}"])
+  draws = itertools.product((0.0, 2.0), repeat=z.shape[1])
+  taus = np.stack([temperatures(np.array(kept)) for kept in draws])
+  found = np.mean(taus.std(0) / taus.mean(0))
+  assert found == pytest.approx(spread, abs=5e-4)
 
 
 @pytest.mark.parametrize(
