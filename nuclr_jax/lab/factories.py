@@ -200,7 +200,9 @@ def _value(
   """Checks the value of an argument; binds a mapping that describes it."""
   is_mapping, kinds = isinstance(value, Mapping), checks.alternatives(hint)
   if part and is_mapping and ("name" in value or not table.schedules):
-    return bind(key, part, value)
+    if kinds != {float}:  # a number that no rule may replace
+      return bind(key, part, value)
+    part = None
   if is_mapping and Sides in kinds and value.keys() == set(Sides._fields):
     sides = (_value(f"{key}.{x}", table, part, hint, value[x]) for x in value)
     return Sides(**dict(zip(value, sides, strict=True)))

@@ -373,6 +373,11 @@ def test_values_that_do_not_fit(changes, key, message):
       "objective.bounds",
       r"got \(0.1, 1e\+300\); float32 holds numbers up to",
     ),
+    (
+      ["objective.name=isogclr", "objective.temperature.name=contrib:tempnet"],
+      "objective.temperature",
+      "such as contrib:tempnet, choose sogclr.*, got .'name': 'contrib:tempnet",
+    ),
     (["objective.name=clop"], "objective.name", "known names are"),
     (["optimizer.lr=1"], "optimizer.lr", "of optimizer 'adamw'; known are"),
     (["refresh.every=1"], "refresh.every", "known are .'every_epochs'"),
