@@ -83,6 +83,9 @@ def main(argv) -> None:
     (path.name, epochs_per_step(path), records.read_history(path))
     for path in map(pathlib.Path, RUNS.value)
   ]
+  for name, _, history in runs:
+    if not any(metric in row for row in history for _, metric, *_ in PANELS):
+      logging.warning("%s has no curves: none of the figure's metrics", name)
   figure = Figure(figsize=(11, 7.5), layout="constrained")
   for axes, (title, metric, column, scale) in zip(
     figure.subplots(2, 2).flat, PANELS, strict=True
