@@ -309,15 +309,21 @@ def test_numbers_in_the_text_are_paired_by_seed():
       key, score = "natural/mean_recall@1", 0.1 * i + 0.01 * run.seed
       found = {key: score, f"prior/{key}": score**2}
       rows[run.key]["look"] = {"retrieval": found}
+  for run in plan.comparison(SCALE, rows, plan.PLANTED)["sogclr"]:
+    rows[run.key]["suspects"] = {
+      "match probability": {"precision": 0.01 * run.seed},
+      "neighbours: both": {"precision": (0.1 * run.seed) ** 2},
+    }
   results = Results(rows=rows, planned=len(rows))
   found = stated.numbers(OPTIONS, results)
 
-  def interval(differences):
-    x = 100 * np.array(differences)
+  def interval(differences, factor=100, digits=2):
+    x = factor * np.array(differences)
     mean, error = x.mean(), x.std(ddof=1) / len(x) ** 0.5
     half = {3: 4.302653, 5: 2.776445}[len(x)] * error  # Student's t
     star = " *" if abs(mean) > half else ""
-    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]{star}"
+    low, high = (f"{y:+.{digits}f}" for y in (mean - half, mean + half))
+    return f"{mean:+.{digits}f} [{low}, {high}]{star}"
 
   seen = [
     rows[x.key]["test/seen/mean_recall@1"]
@@ -330,6 +336,11 @@ def test_numbers_in_the_text_are_paired_by_seed():
   gains = [0.1 * i + 0.01 * x - (0.01 * x) ** 2 for x in range(3)]
   name = "zeta: SogCLR: E − CLIP, E + τ log p: natural R@1, seeds alone"
   assert found[name] == interval(gains)
+  gains = [0.01 * x**2 - 0.01 * x for x in range(3)]
+  both = "planted: SogCLR: neighbours: both − match probability"
+  name = f"{both}: precision at 5 %, seeds alone"
+  assert found[name] == interval(gains, factor=1, digits=4)
+  assert found[f"{both}: area, ROC, seeds alone"] == tables.MISSING
   of_arms = [
     [
       100 * rows[run.key]["validation/natural/mean_recall@1"]

@@ -10,6 +10,7 @@ from experiments.harness.statistics import paired
 from experiments.icons import plan, tables
 from experiments.icons.arms import ARMS
 from experiments.icons.plan import MAIN, Rows
+from experiments.icons.planted import SCORES
 
 PARTS = (MAIN, plan.UNMARKED, plan.FROZEN, plan.FULL)
 LARGE = 200  # queries of a set whose sign is counted
@@ -31,6 +32,8 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
   normalization over larger batches adds to that.
   "unmarked − marked: CLIP: test R@10" is what an arm gains where equal captions
   are not marked; with ", balanced, seeds alone" for other queries.
+  "planted: CLIP: neighbours: both − match probability: average precision, seeds
+  alone" compares scores of suspects, not in points but from 0 to 1.
   """
   scale, rows, found = plan.scale_of(options), results.rows, {}
   compared = {part: plan.comparison(scale, rows, part) for part in PARTS}
@@ -55,6 +58,7 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
           found[f"{name}other sign"] = _other_sign(groups, ours, rows)
   found |= _unmarked(compared, rows)
   found |= _averaged(scale, rows)
+  found |= _planted(scale, rows)
   return found | _corrections(scale, rows) | _tuning(scale, rows)
 
 
@@ -93,6 +97,26 @@ def _averaged(scale: plan.Scale, rows: Rows) -> dict[str, str]:
     )
     for top in (1, 10)
   }
+
+
+def _planted(scale: plan.Scale, rows: Rows) -> dict[str, str]:
+  """Returns how much better one score finds planted names than another."""
+  found = {}
+  for name, runs in plan.comparison(scale, rows, plan.PLANTED).items():
+    for ours, theirs in itertools.permutations(SCORES, 2):
+      label = f"{plan.PLANTED}: {ARMS[name].label}: {ours} − {theirs}"
+      for column, metric in tables.OF_SUSPECTS.items():
+        of_scores = (
+          {
+            run.seed: x
+            for run in runs
+            for x in tables.nested([run], rows, "suspects", score, metric)
+          }
+          for score in (ours, theirs)
+        )
+        shown = paired(*of_scores).show_interval(4)
+        found[f"{label}: {column}, seeds alone"] = shown
+  return found
 
 
 def _of_seeds(

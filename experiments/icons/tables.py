@@ -574,6 +574,13 @@ def correction_table(scale: Scale, rows: Rows) -> str:
   return markdown.table(["arm", *header], lines)
 
 
+OF_SUSPECTS = {
+  "area, ROC": "roc",
+  "average precision": "average precision",
+  "precision at 5 %": "precision",
+}
+
+
 def planted_table(scale: Scale, rows: Rows) -> str:
   """Shows how well scores find wrong names that were planted."""
   groups, lines = plan.comparison(scale, rows, plan.PLANTED), []
@@ -582,11 +589,11 @@ def planted_table(scale: Scale, rows: Rows) -> str:
     for score in SCORES:
       cells = [
         show_mean(nested(runs, rows, "suspects", score, x), 3)
-        for x in ("roc", "average precision", "precision")
+        for x in OF_SUSPECTS.values()
       ]
       lines.append([ARMS[name].label, score, *cells, seeds(runs, rows)])
-  header = ["area, ROC", "average precision", "precision at 5 %", "seeds"]
-  return markdown.table(["trained with", "score", *header], lines)
+  header = ["trained with", "score", *OF_SUSPECTS, "seeds"]
+  return markdown.table(header, lines)
 
 
 def frozen_table(scale: Scale, rows: Rows) -> str:
