@@ -3,8 +3,8 @@
 Which score is best depends on the model and on the captions
 (experiments/hubs_and_suspects). A model that has not been trained on the pairs
 gives wrong captions a low probability (`log_match_probability`). One that has
-been has memorized some of them, and the neighbours find more
-(`neighbours_distance`).
+been may have memorized some of them, and depending on the data, the neighbours
+find more (`neighbours_distance`).
 Where captions are names of classes, a classifier of the images finds more than
 either (`log_self_confidence`), but only if nearly all classes have enough
 images to learn from (`learnable_share`).

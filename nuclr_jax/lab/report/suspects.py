@@ -1,10 +1,11 @@
 """Suspected label noise: all pairs in the order of a score, and on a page.
 
-The score is the one that found most planted wrong captions in
-experiments/hubs_and_suspects: where captions are names of classes, the
+The score is the one that found most planted wrong captions of drawn letters
+(experiments/hubs_and_suspects): where captions are names of classes, the
 self-confidence of a classifier of the images; else, the distance to neighbours
 for a model that was trained on the pairs, and the match probability for any
-other.
+other. Which of the last two is better for a trained model depends on the data
+(experiments/icons), so the page has both orders.
 """
 
 import logging
@@ -37,8 +38,13 @@ CONFIDENCE = "self_confidence"
 WHY = {
   MATCH: "Pairs that are improbable matches by their images and captions.",
   DISTANCE: "Pairs that are far from the captions and images of their nearest "
-  "neighbours. They say more than match probabilities do, since the model was "
-  "trained on the pairs and may have memorized wrong captions.",
+  "neighbours: the model was trained on the pairs, and may have memorized "
+  "wrong captions. Whether this finds more than match probabilities do depends "
+  "on the data. It found more of the wrong captions that were planted among "
+  "drawn letters, after CLIP (experiments/hubs_and_suspects). Of those among "
+  "icons, match probabilities had slightly more at the top of the list "
+  "(experiments/icons). For their order, choose <i>least probable match "
+  "first</i>.",
   CONFIDENCE: "Pairs whose images look like those of other captions. The "
   f"captions are names of classes: nearly all of them have {MIN_IMAGES} images "
   "or more. So each fifth of the images is scored by a classifier that is "
