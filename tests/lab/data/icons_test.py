@@ -89,15 +89,16 @@ class TestPackage:
   def test_a_truncated_file(self, package, tmp_path, part):
     raw = package.read_bytes()
     (tmp_path / "x.tgz").write_bytes(raw[: int(part * len(raw))])
-    with pytest.raises(ValueError, match="x.tgz cannot be read"):
+    with pytest.raises(ValueError, match="x.tgz cannot be read.*npm pack .*n$"):
       open_package(tmp_path / "x.tgz")
 
   def test_a_flipped_byte(self, package, tmp_path):
     raw = bytearray(package.read_bytes())
     raw[len(raw) // 2] ^= 255
     (tmp_path / "x.tgz").write_bytes(raw)
-    with pytest.raises(ValueError, match="x.tgz cannot be read"):
-      open_package(tmp_path / "x.tgz")
+    remedy = r"x.tgz cannot be read.*with npm pack @iconify/json@1\.0\.0$"
+    with pytest.raises(ValueError, match=remedy):
+      open_package(tmp_path / "x.tgz", "1.0.0")
 
   @pytest.mark.parametrize(
     ("content", "reason"),
@@ -397,6 +398,10 @@ class TestPreparation:
   def test_a_missing_package(self, tmp_path):
     with pytest.raises(ValueError, match=r"npm pack @iconify/json@1\.0\.0"):
       prepare(tmp_path, None)
+
+  def test_sets_in_one_string(self, package, tmp_path):
+    with pytest.raises(ValueError, match=r"'set0'; give .* \('set0',\)"):
+      prepare(tmp_path, package, sets="set0")
 
   def test_the_package_is_found_in_the_data_folder(self, package, tmp_path):
     shutil.copy(package, tmp_path / "iconify-json-1.0.0.tgz")

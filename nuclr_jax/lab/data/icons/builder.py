@@ -22,7 +22,7 @@ from nuclr_jax.lab.data.icons import (
 )
 from nuclr_jax.lab.data.icons.drawing import REJECTED, SETS, Drawn
 from nuclr_jax.lab.data.icons.package import (
-  NAME,
+  command,
   file_name,
   open_package,
 )
@@ -72,8 +72,8 @@ def prepare_icons(
 
   Raises:
     ValueError: If the package is missing, damaged, or of another version, or
-      too many of its icons cannot be drawn; if `sets` names none of its sets;
-      if `size` is out of range.
+      too many of its icons cannot be drawn; if `sets` is one string, or names
+      none of its sets; if `size` is out of range.
 
   Example:
     >>> folder = prepare_icons(tmp_path, version="2.2.535")  # doctest: +SKIP
@@ -82,6 +82,8 @@ def prepare_icons(
     raise ValueError(
       f"size must be from {FEWEST_PIXELS} to {MOST_PIXELS} pixels, got {size}"
     )
+  if isinstance(sets, str):  # its letters are no sets
+    raise ValueError(f"sets is {sets!r}; give a tuple of sets, ({sets!r},)")
   data_dir = pathlib.Path(data_dir)
   name = f"{version}_{size}px_{fingerprint(sets)}"
   folder = data_dir / DATA_SET / name / RECORDS_VERSION
@@ -171,7 +173,7 @@ def _find(
       f"of {RENDERER} than {_renderer() or RENDERED_BY}"
     )
     raise ValueError(
-      f"{path} does not exist; get it (104 MB) with npm pack {NAME}@{version}, "
+      f"{path} does not exist; get it (104 MB) with {command(version)}, "
       "and move it there or say where it is with --config.data.package=FILE"
       f"{other or ''}"
     )

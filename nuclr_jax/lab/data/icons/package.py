@@ -54,6 +54,16 @@ def file_name(version: str) -> str:
   return f"iconify-json-{version}.tgz"
 
 
+def command(version: str | None = None) -> str:
+  """Returns the command that downloads the package.
+
+  Example:
+    >>> command("2.2.535"), command()
+    ('npm pack @iconify/json@2.2.535', 'npm pack @iconify/json')
+  """
+  return f"npm pack {NAME}@{version}" if version else f"npm pack {NAME}"
+
+
 def open_package(
   path: str | os.PathLike, version: str | None = None
 ) -> Package:
@@ -68,25 +78,13 @@ def open_package(
       another version.
   """
   with files.reading(path) as path:
-    with gzip.open(path) as file:
-      _check_length(file, path.stat().st_size)
-      file.seek(0)
-      places = {}
-      for member in members_of(file):
-        if member.key is None:
-          if member.name != END:
-            raise ValueError(f"its tar is a {member.name}")
-          continue
-        flaw = member.flaw
-        if member.size > MAX_SET:
-          flaw = f"more than {MAX_SET:,} bytes"
-        if flaw and SET.fullmatch(member.name):
-          raise ValueError(f"its set {member.name} cannot be read: {flaw}")
-        if not flaw:
-          places[member.name] = member.place, member.size
-      if LATEST not in places:
-        raise ValueError(f"it has no {LATEST}; it is not the package {NAME}")
-      about = _read_json(file, LATEST, places[LATEST])
+    try:
+      places, about = _scan(path)
+    except Exception as error:  # of any kind, since its bytes may be anything
+      reason = str(error) or type(error).__name__
+      raise ValueError(
+        f"{reason}; download it again, with {command(version)}"
+      ) from error
   if about.get("name") != NAME:
     raise ValueError(f"{path} is the package {about.get('name')}, not {NAME}")
   actual = about.get("version")
@@ -95,12 +93,41 @@ def open_package(
   if version not in (None, actual):
     raise ValueError(
       f"{path} is version {actual} of {NAME}, and version {version} is asked "
-      f"for; get that one with npm pack {NAME}@{version}, or ask for {actual} "
+      f"for; get that one with {command(version)}, or ask for {actual} "
       f"(--config.data.version={actual}), which makes another data set"
     )
   found = {name: SET.fullmatch(name) for name in places}
   sets = {m[1]: places[name] for name, m in found.items() if m}
   return Package(path, actual, sets)
+
+
+def _scan(
+  path: pathlib.Path,
+) -> tuple[dict[str, tuple[int, int]], dict[str, Any]]:
+  """Reads a package to its end.
+
+  Returns:
+    The places of its members by name, and what package.json says of it.
+  """
+  with gzip.open(path) as file:
+    _check_length(file, path.stat().st_size)
+    file.seek(0)
+    places = {}
+    for member in members_of(file):
+      if member.key is None:
+        if member.name != END:
+          raise ValueError(f"its tar is a {member.name}")
+        continue
+      flaw = member.flaw
+      if member.size > MAX_SET:
+        flaw = f"more than {MAX_SET:,} bytes"
+      if flaw and SET.fullmatch(member.name):
+        raise ValueError(f"its set {member.name} cannot be read: {flaw}")
+      if not flaw:
+        places[member.name] = member.place, member.size
+    if LATEST not in places:
+      raise ValueError(f"it has no {LATEST}; it is not the package {NAME}")
+    return places, _read_json(file, LATEST, places[LATEST])
 
 
 def read_sets(
