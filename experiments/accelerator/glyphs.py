@@ -23,7 +23,8 @@ import optax
 
 from experiments.harness import benchmark
 from nuclr_jax import Batch, objectives
-from nuclr_jax.lab import distributed, files, models, progress
+from nuclr_jax.lab import files, models, progress
+from nuclr_jax.lab.cli import malloc
 from nuclr_jax.lab.evaluate.retrieval import recall
 from nuclr_jax.lab.train import optimizer
 from nuclr_jax.lab.train.step import init_state, make_train_step
@@ -130,7 +131,7 @@ def recall_at_1(model, state, cache) -> float:
 def main(argv) -> None:
   """Writes the cache, or trains and prints the JSON."""
   del argv
-  distributed.keep_memory()
+  malloc.keep_memory()
   progress.log_to_stderr()
   path = pathlib.Path(CACHE.value)
   if WRITE_CACHE.value or not path.exists():

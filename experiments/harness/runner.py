@@ -29,6 +29,7 @@ from experiments.harness.study import (
   fingerprint,
 )
 from nuclr_jax.lab import distributed, files, progress
+from nuclr_jax.lab.cli import malloc
 from nuclr_jax.lab.config import DEFAULTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -164,7 +165,6 @@ def check_configs(study: Study, options: Options) -> None:
 
 def execute(measure, run: Run, place: Place) -> Row:
   """Measures one run in a worker process and returns its row."""
-  distributed.keep_memory()
   began = time.monotonic()
   place.folder.mkdir(parents=True, exist_ok=True)
   row = {
@@ -250,6 +250,7 @@ def _run_all(
     alone: Whether to run the measurements of time, one after another, or all
       other runs.
   """
+  malloc.keep_memory()  # of the workers
   running: dict[futures.Future, Run] = {}
   failed: dict[Run, Exception] = {}
   version, began, done = commit(), time.monotonic(), 0

@@ -19,7 +19,8 @@ from experiments.harness import benchmark
 from experiments.normalizers import plan
 from experiments.normalizers.measure import TOWERS, make_config, make_parts
 from nuclr_jax import sharding
-from nuclr_jax.lab import distributed, progress
+from nuclr_jax.lab import progress
+from nuclr_jax.lab.cli import malloc
 from nuclr_jax.lab.train import build
 from nuclr_jax.lab.train.step import init_state, make_train_step
 from nuclr_jax.types import Batch
@@ -84,7 +85,7 @@ def timer(parts: build.Experiment):
 def main(argv) -> None:
   """Measures all methods, and prints the JSON."""
   del argv
-  distributed.keep_memory()
+  malloc.keep_memory()
   jax.config.update("jax_num_cpu_devices", DEVICES)
   progress.log_to_stderr()
   cell, found, runs = plan.FIRST[0], {}, {}

@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.harness import benchmark
 from nuclr_jax import popularity
-from nuclr_jax.lab import distributed
+from nuclr_jax.lab.cli import malloc
 from nuclr_jax.popularity import sinkhorn
 from tests.helpers import peak_memory
 
@@ -65,7 +65,7 @@ def solve(image, text, text_id, temperature: float) -> dict[str, float]:
 def main(argv) -> None:
   """Solves once to compile, then measures every temperature."""
   del argv
-  distributed.keep_memory()
+  malloc.keep_memory()
   data = embeddings()
   solve(*data, temperature=10.0)  # compiles
   results = []

@@ -15,7 +15,8 @@ import numpy as np
 
 from experiments.harness import benchmark
 from nuclr_jax import popularity
-from nuclr_jax.lab import distributed, progress
+from nuclr_jax.lab import progress
+from nuclr_jax.lab.cli import malloc
 
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 50_000, "Pairs of the data set.")
 DIM = flags.DEFINE_integer("dim", 256, "Width of the embeddings.")
@@ -39,7 +40,7 @@ def clustered(num_pairs: int, dim: int, clusters: int = 1000) -> np.ndarray:
 def main(argv) -> None:
   """Solves the problem several times, and prints the JSON."""
   del argv
-  distributed.keep_memory()
+  malloc.keep_memory()
   progress.log_to_stderr()
   image, text = clustered(NUM_PAIRS.value, DIM.value)
   seconds = []

@@ -15,7 +15,8 @@ import numpy as np
 
 from experiments.harness import benchmark
 from nuclr_jax import Batch, contrib, objectives
-from nuclr_jax.lab import distributed, models, progress
+from nuclr_jax.lab import models, progress
+from nuclr_jax.lab.cli import malloc
 from nuclr_jax.lab.train import optimizer
 from nuclr_jax.lab.train.step import init_state, make_train_step
 from nuclr_jax.objectives import temperature_rules, zeta_rules
@@ -114,7 +115,7 @@ def make_run(tower: dict, objective: objectives.Objective):
 def main(argv) -> None:
   """Times all towers and objectives, and prints the JSON."""
   del argv
-  distributed.keep_memory()
+  malloc.keep_memory()
   progress.log_to_stderr()
   results = {}
   for tower_name in CHOSEN.value:

@@ -31,7 +31,7 @@ import numpy as np
 from experiments.harness import benchmark
 from experiments.step_time import common
 from nuclr_jax import objectives
-from nuclr_jax.lab import distributed
+from nuclr_jax.lab.cli import malloc
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta_rules
 
@@ -300,7 +300,7 @@ def compare(batch: int, dim: int) -> dict:
 def main(argv) -> None:
   """Measures all batch sizes and widths, and prints the JSON."""
   del argv
-  distributed.keep_memory()
+  malloc.keep_memory()
   rows = []
   settings = {"num_pairs": NUM_PAIRS.value, "rounds": ROUNDS.value}
   for dim in map(int, DIMS.value):

@@ -44,7 +44,8 @@ import numpy as np
 from experiments.harness import benchmark
 from experiments.step_time.common import recipe
 from nuclr_jax import Batch, objectives
-from nuclr_jax.lab import distributed, models, progress
+from nuclr_jax.lab import models, progress
+from nuclr_jax.lab.cli import malloc
 from nuclr_jax.lab.train import optimizer
 from nuclr_jax.lab.train.step import init_state, make_train_step
 from tests.helpers import hlo
@@ -352,7 +353,7 @@ class Forms:
 def main(argv) -> None:
   """Times all forms, and prints the JSON."""
   del argv
-  distributed.keep_memory()
+  malloc.keep_memory()
   progress.log_to_stderr()
   flops = flops_per_pair()
   forms = Forms(FORMS.value)

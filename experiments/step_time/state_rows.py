@@ -17,7 +17,8 @@ import numpy as np
 from experiments.harness import benchmark
 from experiments.step_time.common import loss_step
 from nuclr_jax import objectives, sharding
-from nuclr_jax.lab import distributed, progress
+from nuclr_jax.lab import progress
+from nuclr_jax.lab.cli import malloc
 from nuclr_jax.types import State
 
 NUM_PAIRS = flags.DEFINE_list(
@@ -70,7 +71,7 @@ def make_run(num_pairs: int):
 def main(argv) -> None:
   """Times all sizes, and prints the JSON."""
   del argv
-  distributed.keep_memory()
+  malloc.keep_memory()
   progress.log_to_stderr()
   sizes = [int(float(n)) for n in NUM_PAIRS.value]
   times = benchmark.take_turns({n: make_run(n) for n in sizes}, ROUNDS.value)

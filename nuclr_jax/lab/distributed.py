@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 import contextlib
-import ctypes
 import json
 import logging
 import multiprocessing
@@ -299,21 +298,6 @@ def num_cores() -> int:
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
-
-
-def keep_memory() -> None:
-  """Lets glibc keep freed memory instead of handing it back to the system.
-
-  XLA allocates its buffers again at every step, and does so on threads, whose
-  arenas keep no large ones; on a CPU, the resulting page faults took a third of
-  the step's time. So there is one arena, which is never trimmed. Threads that
-  have allocated already keep theirs: call this first.
-  """
-  mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-  if mallopt is not None:
-    mallopt(-8, 1)  # M_ARENA_MAX
-    mallopt(-1, -1)  # M_TRIM_THRESHOLD: never
-    mallopt(-4, 0)  # M_MMAP_MAX
 
 
 @contextlib.contextmanager

@@ -56,7 +56,6 @@ def main(argv: Sequence[str]) -> None:
   absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax and TFDS are chatty
   if not flags.DEBUG.value:
     progress.hide_what_threads_say()
-  distributed.keep_memory()
   verb = argv[1]
   try:
     with interrupts.work("stopping"):

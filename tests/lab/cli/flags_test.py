@@ -278,7 +278,6 @@ def run(tmp_path_factory):
       (embeddings, "open_embeddings", lambda _: pairs.pairs),
       (embeddings, "set_of_rows", lambda _: "rows"),
       (scoring, "_warn_of_rejected", lambda _: None),
-      (distributed, "keep_memory", lambda: None),
       (distributed, "exit_at_once", stop),
       (progress, "log_to_stderr", lambda process: None),
       (loop, "readout", lambda *_: readout),
