@@ -100,10 +100,10 @@ def of_errors(rows: Rows) -> list[Outcome]:
 
 
 def of_costs(costs: Mapping[str, dict]) -> list[Outcome]:
-  """Returns the outcomes of prediction 11."""
+  """Returns the outcomes of prediction 11, which is of arms that have runs."""
   found = []
-  for name, cost in costs.items():
-    ratio = cost["ratio_to_clip"]
+  for name in (x for x in costs if x in ARMS):
+    ratio = costs[name]["ratio_to_clip"]
     low, high = -math.inf, 1.15
     if name.startswith("neuclip"):
       low, high = 1.5, math.inf
