@@ -203,13 +203,16 @@ class UnreadableError(ValueError):
 
 
 @contextlib.contextmanager
-def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+def reading(
+  path: str | os.PathLike, *, remedy: str = ""
+) -> Iterator[pathlib.Path]:
   """Reads an untrusted file; whatever goes wrong is a ValueError.
 
   Libraries that read files raise many errors, and few of them name the file.
 
   Args:
     path: The file; `~` is expanded.
+    remedy: What to do if its content is wrong, for the message.
 
   Yields:
     The path.
@@ -235,6 +238,8 @@ def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     raise
   except Exception as error:
     reason = str(error) or type(error).__name__
+    if remedy and not getattr(error, "errno", None):  # not the system's refusal
+      reason = f"{reason}; {remedy}"
     raise UnreadableError(f"{path} cannot be read: {reason}") from error
 
 

@@ -299,3 +299,21 @@ def test_histories_replace_links(unpacked, elsewhere):
   with records.open_recorder(unpacked, start_step=0) as recorder:
     recorder.write(1, {"train/loss": 0.5})
   assert records.read_history(unpacked) == [{"step": 1, "train/loss": 0.5}]
+
+
+@pytest.mark.parametrize(
+  "error, message",
+  [
+    (ValueError("odd bytes"), "cannot be read: odd bytes; take another"),
+    (EOFError(), "cannot be read: EOFError; take another"),
+    (PermissionError(13, "Permission denied"), "Permission denied"),
+  ],
+)
+def test_what_to_do_about_a_file_of_wrong_content(error, message, tmp_path):
+  """Not about one that the system refuses to read."""
+  (tmp_path / "x").touch()
+  with (
+    pytest.raises(ValueError, match=f"{message}$"),
+    files.reading(tmp_path / "x", remedy="take another"),
+  ):
+    raise error

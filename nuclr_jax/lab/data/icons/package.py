@@ -77,14 +77,27 @@ def open_package(
     ValueError: If it cannot be read, is damaged, is another package, or has
       another version.
   """
-  with files.reading(path) as path:
-    try:
-      places, about = _scan(path)
-    except Exception as error:  # of any kind, since its bytes may be anything
-      reason = str(error) or type(error).__name__
-      raise ValueError(
-        f"{reason}; download it again, with {command(version)}"
-      ) from error
+  remedy = f"download it again, with {command(version)}"
+  with files.reading(path, remedy=remedy) as path:
+    with gzip.open(path) as file:
+      _check_length(file, path.stat().st_size)
+      file.seek(0)
+      places = {}
+      for member in members_of(file):
+        if member.key is None:
+          if member.name != END:
+            raise ValueError(f"its tar is a {member.name}")
+          continue
+        flaw = member.flaw
+        if member.size > MAX_SET:
+          flaw = f"more than {MAX_SET:,} bytes"
+        if flaw and SET.fullmatch(member.name):
+          raise ValueError(f"its set {member.name} cannot be read: {flaw}")
+        if not flaw:
+          places[member.name] = member.place, member.size
+      if LATEST not in places:
+        raise ValueError(f"it has no {LATEST}; it is not the package {NAME}")
+      about = _read_json(file, LATEST, places[LATEST])
   if about.get("name") != NAME:
     raise ValueError(f"{path} is the package {about.get('name')}, not {NAME}")
   actual = about.get("version")
@@ -99,35 +112,6 @@ def open_package(
   found = {name: SET.fullmatch(name) for name in places}
   sets = {m[1]: places[name] for name, m in found.items() if m}
   return Package(path, actual, sets)
-
-
-def _scan(
-  path: pathlib.Path,
-) -> tuple[dict[str, tuple[int, int]], dict[str, Any]]:
-  """Reads a package to its end.
-
-  Returns:
-    The places of its members by name, and what package.json says of it.
-  """
-  with gzip.open(path) as file:
-    _check_length(file, path.stat().st_size)
-    file.seek(0)
-    places = {}
-    for member in members_of(file):
-      if member.key is None:
-        if member.name != END:
-          raise ValueError(f"its tar is a {member.name}")
-        continue
-      flaw = member.flaw
-      if member.size > MAX_SET:
-        flaw = f"more than {MAX_SET:,} bytes"
-      if flaw and SET.fullmatch(member.name):
-        raise ValueError(f"its set {member.name} cannot be read: {flaw}")
-      if not flaw:
-        places[member.name] = member.place, member.size
-    if LATEST not in places:
-      raise ValueError(f"it has no {LATEST}; it is not the package {NAME}")
-    return places, _read_json(file, LATEST, places[LATEST])
 
 
 def read_sets(
