@@ -31,7 +31,7 @@ BATCH_ARMS = ("clip", "sogclr", "sogclr_batch", "nuclr_queue")
 AVERAGED_ARMS = ("clip", "sogclr", "sogclr_batch")
 # The rest of the first table at some other sizes, at the learning rate that is
 # the best for `BATCH_ARMS` there, and unmarked. The last rows are the newer
-# denominators, and the token term.
+# denominators, the token term, and cyclic consistency with gamma = 1.
 TABLE = ("nuclr_batch", "nuclr_zero", "nuclr_counts", "nuclr_exact")
 TABLE += ("nuclr_released", "siglip", "cyclip", "debiased", "isogclr")
 TABLE += ("fastclip_v3",)
