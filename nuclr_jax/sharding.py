@@ -308,7 +308,7 @@ def fetch(tree: PyTree) -> PyTree:
 
 
 def replace_rows(
-  table: jax.Array,
+  table: jax.Array | np.ndarray,
   ids: Int[np.ndarray, "some"],
   values: Float[np.ndarray, "some"] | float,
 ) -> jax.Array:
@@ -330,7 +330,8 @@ def replace_rows(
   if np.shape(values)[:1] not in ((), ids.shape) or np.isnan(values).any():
     raise ValueError(f"each of {len(ids)} ids needs a value, which is not NaN")
   new[ids] = values
-  return jax.device_put(new, table.sharding if table.committed else None)
+  layout = table.sharding if getattr(table, "committed", False) else None
+  return jax.device_put(new, layout)
 
 
 @jax.jit

@@ -236,12 +236,7 @@ def nuclr_variant(
 
     # Step 4: the encoders' gradient, with epsilon and u constant.
     loss = denominator.anchor_loss(
-      log_phi,
-      encoder_log_u,
-      log_epsilon,
-      sizes,
-      temperature=tau,
-      offset=offset,
+      log_phi, encoder_log_u, log_epsilon, sizes, temperature=tau, offset=offset
     )
     out = pairwise.weighted(
       logits,

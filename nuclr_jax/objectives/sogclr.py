@@ -140,12 +140,7 @@ def sogclr(
     else:
       new = Sample(old.pair._replace(log_u=log_u))
     loss = denominator.anchor_loss(
-      log_phi,
-      log_u,
-      log_epsilon,
-      sizes,
-      temperature=tau,
-      offset=offset,
+      log_phi, log_u, log_epsilon, sizes, temperature=tau, offset=offset
     )
     out = pairwise.weighted(logits, row_log_weight=loss.row_log_weight)
     positive_share = each(

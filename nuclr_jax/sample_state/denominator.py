@@ -35,6 +35,7 @@ from jaxtyping import Array, Bool, Float, Int
 from nuclr_jax import checks, pairwise, sharding
 from nuclr_jax.sample_state.table import greatest, log_mean_exp_by_id
 from nuclr_jax.types import (
+  Number,
   Pairs,
   Popularities,
   Scalar,
@@ -172,11 +173,26 @@ def log_weights(
     Scalars or, if anchors have their own gamma, [2, batch].
   """
   if not isinstance(gamma, Adaptive):
-    return jnp.log1p(-gamma(count)), jnp.log(gamma(count))
+    return log_shares(gamma(count))
   log_d = jnp.stack(each(jnp.logaddexp, log_epsilon, log_u))
   log_v = log_d - math.log(sizes.num_pairs - 1)
   logit = gamma.log_alpha + jnp.maximum(log_v, log_of(gamma.epsilon))
   return jax.nn.log_sigmoid(-logit), jax.nn.log_sigmoid(logit)
+
+
+def log_shares(weight: Number) -> tuple[Scalar, Scalar]:
+  """Returns log(1 - weight) and log weight.
+
+  What rounding puts beyond [0, 1] counts as the end of it; what is farther
+  away gives NaN.
+
+  Example:
+    >>> print(*log_shares(1.0000001))
+    -inf 0.0
+  """
+  near = jnp.abs(weight - 0.5) <= 0.5 + checks.ROUNDING
+  weight = jnp.where(near, jnp.clip(weight, 0, 1), weight)
+  return jnp.log1p(-weight), jnp.log(weight)
 
 
 def track(
@@ -419,8 +435,7 @@ def released(
   Reference: the code released with Wang et al., ICLR 2025.
   """
 
-  def step(xi, id_rows, zeta, evidence):
-    del zeta
+  def step(xi, id_rows, _, evidence):
     ends = (evidence.count + 1) % steps_per_epoch == 0
 
     def side(xi, rows, ids, num_rows):

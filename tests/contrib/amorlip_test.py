@@ -166,6 +166,17 @@ def test_networks_learn_and_are_replaced_each_epoch():
   assert errors[39] < 0.3 * errors[0] and errors[40] > errors[39]
 
 
+def test_a_state_of_float32_stays_so_beside_embeddings_of_float64(x64):
+  """At the end of an epoch, too, where new networks are drawn."""
+  objective = contrib.amorlip(dim=DIM, steps_per_epoch=1)
+  params, state = objective.init()
+  old = jax.tree.map(
+    lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, state
+  )
+  _, (new, _) = jax.eval_shape(objective.apply, params, old, batch())
+  chex.assert_trees_all_equal_shapes_and_dtypes(new, old)
+
+
 @pytest.mark.parametrize(
   "arguments, message",
   [

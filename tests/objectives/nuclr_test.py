@@ -473,6 +473,22 @@ def test_a_schedule_that_leaves_its_range_is_warned_of(caplog):
   assert not make(optax.cosine_decay_schedule(0.9, 100))
 
 
+@pytest.mark.parametrize("beyond, end", [(1 + 2e-7, 1.0), (-1e-7, 0.0)])
+def test_a_gamma_that_rounding_puts_beyond_its_range(beyond, end):
+  """The logarithm of a negative number would make all rows NaN, for good."""
+  found = []
+  for last in (beyond, end):
+    gamma = lambda t, last=last: jnp.where(t == 0, 0.5, last)
+    objective = objectives.sogclr(num_pairs=64, gamma=gamma)
+    params, state = objective.init()
+    for seed in range(3):
+      pairs = make_pairs.make_pairs(seed)._replace(pair_id=jnp.arange(16))
+      loss, (state, _) = objective.apply(params, state, pairs)
+    found.append((loss, state))
+  chex.assert_trees_all_equal(*found)
+  assert np.isfinite(loss)
+
+
 def test_first_values_of_zeta_are_copied():
   """So that they outlive a step to which the state is donated."""
   first = jnp.arange(8.0)
@@ -729,15 +745,15 @@ def test_assigned_popularities_and_what_depends_on_them():
     _, (state, _) = apply(objective, params, state, batch)
   assert np.any(state.sample.text.momentum != 0)
   zeta = Sides(np.linspace(-1, 2, 64), np.full(3, -4.0))
-  new = objective.assign(
-    state,
-    Popularities(
-      ids=Sides(np.arange(64), np.array([1, 5, 9])),
-      zeta=zeta,
-      pair_id=np.array([7, 8]),
-      log_u=Sides(np.array([1.0, 2.0]), np.array([3.0, 4.0])),
-    ),
+  popularities = Popularities(
+    ids=Sides(np.arange(64), np.array([1, 5, 9])),
+    zeta=zeta,
+    pair_id=np.array([7, 8]),
+    log_u=Sides(np.array([1.0, 2.0]), np.array([3.0, 4.0])),
   )
+  new = objective.assign(state, popularities)
+  on_host = objective.assign(jax.device_get(state), popularities)
+  chex.assert_trees_all_equal(new, on_host)
   np.testing.assert_allclose(new.sample.image.zeta, zeta.image, rtol=1e-6)
   written = np.isin(np.arange(20), [1, 5, 9])
   np.testing.assert_array_equal(new.sample.text.zeta[written], -4.0)

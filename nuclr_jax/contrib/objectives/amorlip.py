@@ -129,15 +129,14 @@ def amorlip(
     anchors = stop(width.embeddings(pairs, dim))
     offset = temperature_rules.offset(taus, batch)
     weight = jnp.where(count < steps_per_epoch, 0.0, beta(count))
+    log_new, log_old = denominator.log_shares(weight)
 
     def mixture(x, previous, log_sum, tau):
       """Computes log Z and log lambda, relative to the positive's term."""
       own = logits.own / stop(tau)
       log_z = jnp.logaddexp(log_sum, log_positive)
       log_previous = network(previous, x) - own
-      mixed = jnp.logaddexp(
-        jnp.log(weight) + log_previous, jnp.log1p(-weight) + log_z
-      )
+      mixed = jnp.logaddexp(log_old + log_previous, log_new + log_z)
       return log_z, jnp.where(counts, mixed, 0.0)
 
     log_z, log_d = unzip(
@@ -184,7 +183,8 @@ def amorlip(
 
     def next_epoch(last):
       new = fresh(last.count // steps_per_epoch)
-      return Networks(new, each(adam.init, new), new, average, last.count)
+      new = Networks(new, each(adam.init, new), new, average, last.count)
+      return jax.tree.map(lambda x, old: x.astype(old.dtype), new, last)
 
     ends = now.count % steps_per_epoch == 0
     now = jax.lax.cond(ends, next_epoch, lambda same: same, now)
