@@ -82,6 +82,18 @@ def test_gradients(name, x64):
   check_gradient(*OBJECTIVES[name])
 
 
+@pytest.mark.parametrize("make", ["softmax", "proxy_anchor"])
+def test_labels_of_uint8_for_256_classes(make):
+  """JAX compares a uint8 with 256 as with 0."""
+  objective = getattr(contrib, make)(num_classes=256, dim=DIM)
+  label = np.arange(240, 256)
+  loss = [
+    objective.apply(*objective.init(), some(batch=16, label=jnp.asarray(x)))[0]
+    for x in (label.astype("uint8"), label.astype("int32"))
+  ]
+  assert loss[0] == loss[1] and np.isfinite(loss[0])
+
+
 @pytest.mark.parametrize("name", [*OBJECTIVES, "swav"])
 def test_eight_devices_give_the_same(name, x64):
   objective = (

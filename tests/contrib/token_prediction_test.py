@@ -116,6 +116,18 @@ def test_gradient_against_finite_differences(x64):
     np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-7)
 
 
+def test_bytes_are_tokens_of_a_vocabulary_of_256():
+  """JAX compares a uint8 with 256 as with 0."""
+  objective, loss = make(vocab_size=256, special_ids=()), []
+  tokens = np.arange(256 - B * 4, 256).reshape(B, 4)
+  for dtype in ("uint8", "int32"):
+    pairs = some(tokens=tokens.astype(dtype))
+    for f in (objective.apply, jax.jit(objective.apply)):
+      loss.append(float(f(*objective.init(), pairs)[0]))
+  np.testing.assert_allclose(loss, loss[-1], rtol=1e-6)
+  assert np.isfinite(loss[0])
+
+
 def test_special_tokens_and_padding_change_nothing():
   """Nor does the place of a token, or how often a caption has it."""
   term = make()

@@ -30,7 +30,8 @@ def samples(
     )
   num_classes, dim = of_classes.shape
   x = jnp.concatenate(width.embeddings(pairs, dim))
-  label = jnp.tile(pairs.label, 2)
+  # uint8 cannot hold 256 classes, which JAX would compare as 0.
+  label = jnp.tile(pairs.label.astype(int), 2)
   known = (label >= 0) & (label < num_classes)
   return jnp.where(known[:, None], x, jnp.nan), label
 

@@ -166,6 +166,7 @@ def _inputs(
       f"{', '.join(found) or 'nothing'}; models of two towers pass them on "
       "where train is True"
     )
+  tokens = tokens.astype(int)  # uint8 cannot hold 256, which would become 0
   known = (tokens >= 0) & (tokens < vocab_size)
   if not isinstance(known, jax.core.Tracer) and not np.all(known):
     wrong = np.asarray(tokens)[~np.asarray(known)][0]
