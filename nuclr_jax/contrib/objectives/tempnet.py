@@ -129,7 +129,9 @@ def tempnet(
 
   def keys(count):
     """Returns a key for each side: of the first networks at 0, or of a step."""
-    key = jax.random.fold_in(jax.random.key(seed), count)
+    # Keys of the kind "rbg" draw for a row by its place in the batch.
+    key = jax.random.key(seed, impl="threefry2x32")
+    key = jax.random.fold_in(key, count)
     return Sides(*jax.random.split(key))
 
   def init_shared():
