@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +143,8 @@ def _check_tree(name: str, tree: PyTree, expected: PyTree) -> None:
   def paths(tree):
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     to_text = partial(jax.tree_util.keystr, simple=True, separator="/")
-    return {to_text(path) for path, _ in leaves}
+    kind = _of_integers if name == "state" else lambda x: ""
+    return {to_text(path) + kind(x) for path, x in leaves}
 
   found, wanted = paths(tree), paths(expected)
   lacks, has = (
@@ -158,6 +159,11 @@ def _check_tree(name: str, tree: PyTree, expected: PyTree) -> None:
       "apply(params, state, pairs) what this objective's init or the step "
       "before returned"
     )
+
+
+def _of_integers(x: Any) -> str:
+  is_integer = jnp.issubdtype(getattr(x, "dtype", float), jnp.integer)
+  return " of integers" if is_integer else ""
 
 
 def stateless(

@@ -109,6 +109,15 @@ def test_states_in_other_containers(name):
   refused(OBJECTIVES[name], params, state._asdict(), PAIRS, message)
 
 
+@pytest.mark.parametrize("name", ["sogclr", "nuclr"])
+def test_states_whose_counters_were_cast(name):
+  """In bfloat16, a counter stops at 256, and ids are rounded."""
+  params, state = OBJECTIVES[name].init()
+  cast = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state)
+  message = "lacks .*shared/count of integers, and has .*shared/count beyond"
+  refused(OBJECTIVES[name], params, cast, PAIRS, message)
+
+
 @pytest.mark.parametrize(
   "right, made",
   [
