@@ -151,6 +151,8 @@ def _read_member(
       if at > start:
         raise tarfile.InvalidHeaderError("no file after its headers") from error
       raise
+    if block[257:265] == b"ustar  \0":  # GNU's: no prefix, but times
+      info.name = _text(block[:100])
     if info.size < 0:
       raise tarfile.InvalidHeaderError("negative size")
     at += BLOCK

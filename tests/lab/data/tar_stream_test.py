@@ -448,6 +448,20 @@ class TestHostile:
       found = self.read(tmp_path, pair(b"a"), header, content, text, END)
       assert found == ["a", "b"]
 
+  def test_times_are_no_folder(self, tmp_path):
+    """`tar --listed-incremental` has them where others have a prefix."""
+    blocks = [
+      block(name, content=content, rest=b"ustar  \0".ljust(88, b"\0") + time)
+      for name, content, time in (
+        (b"d/b\xc3\xbc.jpg", PHOTOS[1], b"15303313012\0" * 2),
+        (b"d/b\xc3\xbc.txt", b"a dog", b"15303313013\0" * 2),
+      )
+    ]
+    prefix = b"ustar\x0000".ljust(88, b"\0") + b"folder"
+    for name, content in ((b"a.jpg", PHOTOS[0]), (b"a.txt", b"a cat")):
+      blocks.append(block(name, content=content, rest=prefix))
+    assert self.read(tmp_path, *blocks, END) == ["d/bü", "folder/a"]
+
   def test_thousands_of_headers_of_one_file(self, tmp_path):
     many = block(b"x", b"x", record(b"path", b"wrong.jpg")) * 1_500
     many += block(b"x", b"g", record(b"comment", b"x")) * 1_500
