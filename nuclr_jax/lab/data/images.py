@@ -383,6 +383,8 @@ def _decode(data: bytes) -> tuple[Image, bool]:
     with opened(data) as file:
       is_plain = file.mode in PLAIN and not file.has_transparency_data
       is_plain &= not getattr(file, "default_image", False)  # beside frames
+      if file.format == "BMP" and file.mode == "RGB":  # no masks, no 5 bits
+        is_plain &= file.tile[0].args[0] in ("BGR", "BGRX")
       if is_plain and file.format in BY_OPENCV:
         return _by_opencv(data), False
       if file.format == "PNG":

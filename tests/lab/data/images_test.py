@@ -2,6 +2,7 @@
 
 import io
 import math
+import struct
 import threading
 import time
 
@@ -84,6 +85,38 @@ class TestDecode:
     found = images.decode(data)
     assert found.shape == (60, 90, 3) and found.dtype == np.uint8
     assert difference(found, by_pillow(data)).max() <= 1
+
+  @pytest.mark.parametrize("header", [40, 52, 56, 108, 124])
+  @pytest.mark.parametrize(
+    ("bits", "masks", "has_masks"),
+    [
+      (32, (0xFF000000, 0xFF0000, 0xFF00), True),
+      (32, (0xFF0000, 0xFF00, 0xFF), True),
+      (32, (0xFF0000, 0xFF00, 0xFF), False),
+      (16, (0xF800, 0x7E0, 0x1F), True),
+      (16, (0x7C00, 0x3E0, 0x1F), True),
+      (16, (0x7C00, 0x3E0, 0x1F), False),
+    ],
+  )
+  def test_masks_of_bmp(self, header, bits, masks, has_masks):
+    """As GIMP writes them; without any, 16 bits are 5 for each colour."""
+    numbers, wanted = np.zeros((60, 92), "<u4"), np.zeros((60, 92, 3))
+    for i, mask in enumerate(masks):
+      lowest = mask & -mask
+      largest = mask // lowest
+      colour = np.uint32(np.pad(SMALL[..., i], ((0, 0), (0, 2))))
+      colour = colour * largest // 255
+      numbers += colour * np.uint32(lowest)
+      wanted[..., i] = colour * 255 / largest
+    pixels = numbers[::-1, :, None].view(np.uint8)[..., : bits // 8].tobytes()
+    sizes = (92, 60, 1, bits, 3 * has_masks, len(pixels), 0, 0, 0, 0)
+    info = struct.pack("<IiiHH6I", header, *sizes)
+    info += struct.pack("<3I", *masks) if has_masks else b""
+    info = info.ljust(header, b"\0")
+    start = 14 + len(info)
+    names = struct.pack("<2sI4xI", b"BM", start + len(pixels), start)
+    found = images.decode(names + info + pixels)
+    assert difference(found, wanted).max() <= 1
 
   def test_channels_are_red_green_blue(self):
     red = Image.new("RGB", (9, 5), (200, 30, 60))
