@@ -56,7 +56,7 @@ TRIES = 10  # attempts to draw a random crop that fits
 CROP_NUMBERS = 2 * TRIES + 3
 
 # What OpenCV decodes to the same pixels, faster, by kind and Pillow's mode.
-BY_OPENCV, PLAIN = ("PNG", "WEBP", "GIF", "BMP"), ("1", "L", "P", "RGB")
+BY_OPENCV, PLAIN = ("PNG", "WEBP", "BMP"), ("1", "L", "P", "RGB")
 POINTER = b"version https://git-lfs."  # what a clone without Git LFS has
 # How images of other kinds begin; AVIF is read if Pillow can.
 _OTHERS = {
@@ -415,6 +415,10 @@ def _on_white(file: PIL.Image.Image) -> tuple[Image, bool]:
     if "transparency" in file.info:
       alpha = np.uint8(255 * (grey != file.info["transparency"]))
       image.putalpha(PIL.Image.fromarray(alpha))
+  if file.format == "GIF" and not image.has_transparency_data:
+    alpha = PIL.Image.new("L", file.size)  # a frame may leave a part uncovered
+    alpha.paste(255, file.tile[0].extents)
+    image.putalpha(alpha)
   if not image.has_transparency_data:
     return np.array(image.convert("RGB")), False
   image = image.convert("RGBA")

@@ -118,6 +118,29 @@ class TestDecode:
     found = images.decode(names + info + pixels)
     assert difference(found, wanted).max() <= 1
 
+  @pytest.mark.parametrize("end", [b"", b"\0", bytes(99)])
+  def test_a_gif_without_its_last_byte(self, end):
+    first, second = Image.fromarray(SMALL), Image.fromarray(SMALL[::-1])
+    for others in ([], [second]):
+      how = {"save_all": True, "append_images": others}
+      data = encoded(first, "GIF", **how)
+      found = images.decode_input(data[:-1] + end)
+      np.testing.assert_array_equal(found, by_pillow(data))
+
+  @pytest.mark.parametrize("mode", ["RGB", "L"])
+  def test_what_the_first_frame_of_a_gif_leaves_uncovered_is_white(self, mode):
+    """As in browsers, whatever the background is said to be."""
+    frame = Image.fromarray(SMALL // 2).convert(mode)
+    data = encoded(frame, "GIF")
+    size, place = struct.pack("<2H", 90, 60), struct.pack("<2H", 7, 4)
+    assert data[6:10] == size and data.count(b"," + bytes(4) + size) == 1
+    canvas = struct.pack("<2HBB", 100, 70, data[10], 3)
+    data = data[:6] + canvas + data[12:]
+    data = data.replace(b"," + bytes(4) + size, b"," + place + size)
+    wanted = np.full((70, 100, 3), 255)
+    wanted[4:64, 7:97] = by_pillow(encoded(frame, "GIF"))
+    np.testing.assert_array_equal(images.decode_input(data), wanted)
+
   def test_channels_are_red_green_blue(self):
     red = Image.new("RGB", (9, 5), (200, 30, 60))
     found = images.decode(encoded(red, "PNG"))
