@@ -67,6 +67,8 @@ _OTHERS = {
 }
 
 cv2.setNumThreads(0)  # images are spread over threads instead
+# Errors say what is wrong; the log would have a line for every broken image.
+(cv2 if hasattr(cv2, "setLogLevel") else cv2.utils.logging).setLogLevel(0)
 
 
 def decode(data: bytes) -> Image:

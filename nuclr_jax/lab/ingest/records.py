@@ -7,7 +7,6 @@ memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-import contextlib
 import json
 import os
 import pathlib
@@ -62,18 +61,6 @@ def record_features(*, in_place: bool = False) -> tfds.features.FeaturesDict:
   return tfds.features.FeaturesDict(features)
 
 
-@contextlib.contextmanager
-def quiet_opencv() -> Iterator[None]:
-  """Keeps OpenCV from logging every broken image."""
-  moved = not hasattr(cv2, "setLogLevel")  # in OpenCV 5
-  set_level = (cv2.utils.logging if moved else cv2).setLogLevel
-  before = set_level(0)
-  try:
-    yield
-  finally:
-    set_level(before)
-
-
 def write_part(
   part: Part,
   stem: str | os.PathLike,
@@ -117,7 +104,6 @@ def write_part(
     with (
       record_writer(written) as writer,
       rejections.open("w", encoding="utf-8") as listed,
-      quiet_opencv(),
     ):
       items = _guarded(part.read)
       sizes = {"max_size": max_size, "max_pixels": max_pixels}

@@ -12,7 +12,6 @@ import tensorflow_datasets as tfds
 from nuclr_jax.lab.data import images, sets
 from nuclr_jax.lab.data.source import Resize
 from nuclr_jax.lab.evaluate.zero_shot import make_prompts
-from nuclr_jax.lab.ingest import records
 
 CROP = Resize("crop")
 
@@ -225,10 +224,9 @@ class TestFolders:
       path.parent.mkdir(parents=True, exist_ok=True)
       # Cut near the end: the header says nothing of it.
       path.write_bytes(photo(i)[: -300 if i % 4 < count / 2 else None])
-    with records.quiet_opencv():
-      return sets.open_labelled_set(
-        sets.parse_place("mine"), size=8, data_dir=folder
-      )
+    return sets.open_labelled_set(
+      sets.parse_place("mine"), size=8, data_dir=folder
+    )
 
   def test_broken_images_are_left_out_and_named(self, tmp_path, caplog):
     data = self.open_damaged(tmp_path, 4)
