@@ -19,6 +19,8 @@ COMPRESSED = "compressed Arrow file"
 CUT = "cut off, or followed by more"
 ASKED = 1000  # lines that may be the first to name a split
 FEW = 16  # rows that tell texts from other bytes
+# Texts of JSON, as `datasets` stores columns of mixed types, and DuckDB JSON.
+JSON = "arrow.json"
 # How JPEG, PNG, GIF, WebP and TIFF begin.
 IMAGE_START = re.compile(
   rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF.{4}WEBP|II\*\0|MM\0\*", re.S
@@ -111,10 +113,51 @@ def first_rows(
 
   try:
     for batch in batches_of(path, 0, columns, most):
-      return batch.to_pylist()
+      rows = zip(*map(values_of, batch.columns), strict=True)
+      return [dict(zip(batch.schema.names, x, strict=True)) for x in rows]
   except (pyarrow.ArrowException, OSError, ValueError, IndexError):
     pass
   return []
+
+
+def values_of(column) -> list[Any]:
+  """Returns the values of a column of a batch, JSON in them parsed.
+
+  Args:
+    column: The column, by pyarrow.
+
+  Raises:
+    ValueError: If Python has no value for one; so is OverflowError.
+
+  Example:
+    >>> import pyarrow as pa
+    >>> values_of(pa.array(['"a dog"', '["a", "b"]', None], pa.json_()))
+    ['a dog', ['a', 'b'], None]
+  """
+  values = column.to_pylist(maps_as_pydicts="lossy")
+  if JSON not in str(column.type):
+    return values
+  return [_parsed(x, column.type) for x in values]
+
+
+def _parsed(value, kind) -> Any:
+  """Parses JSON in a value, in its lists and in its structs."""
+  from pyarrow import types
+
+  if isinstance(value, str) and _is_json(kind):
+    try:
+      return files.parse_json(value)
+    except ValueError:
+      return value
+  if isinstance(value, list):
+    return [_parsed(x, kind.value_type) for x in value]
+  if isinstance(value, dict) and types.is_struct(kind):
+    return {x.name: _parsed(value[x.name], x.type) for x in kind}
+  return value
+
+
+def _is_json(kind) -> bool:
+  return getattr(kind, "extension_name", "") == JSON
 
 
 def texts_in_bytes(path: str | os.PathLike, schema: Any) -> list[str]:
@@ -235,7 +278,8 @@ def has_texts(kind) -> bool:
 
   if types.is_dictionary(kind):
     kind = kind.value_type
-  return str(kind) in ("string", "large_string", "string_view")
+  texts = "string", "large_string", "string_view"
+  return _is_json(kind) or str(kind) in texts
 
 
 def is_bytes(kind) -> bool:
@@ -271,6 +315,7 @@ def may_name(kind) -> bool:
 
   if types.is_dictionary(kind):
     kind = kind.value_type
-  numbers = types.is_nested(kind) and "string" not in str(kind)
+  texts = any(x in str(kind) for x in ("string", JSON))
+  numbers = types.is_nested(kind) and not texts
   other = numbers or types.is_temporal(kind)
   return not other and "binary" not in str(kind)

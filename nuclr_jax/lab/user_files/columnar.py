@@ -29,6 +29,7 @@ from nuclr_jax.lab.user_files.batches import (
   is_arrow,
   is_feather,
   open_schema,
+  values_of,
 )
 from nuclr_jax.lab.user_files.columns import (
   CAPTION_COLUMNS,
@@ -208,7 +209,8 @@ def said_of_splits(
 
 def _said(batch, at: int, column: str) -> splits.Named | None:
   """Returns what one row of a batch says of its split."""
-  return splits.named({column: batch.column(column)[at].as_py()}, column)
+  (value,) = values_of(batch.column(column).slice(at, 1))
+  return splits.named({column: value}, column)
 
 
 def check_links(
@@ -364,8 +366,8 @@ def _items_of(
 ) -> Iterator[Item | Rejected]:
   """Yields the item of one row of a batch."""
   try:
-    cells = {name: batch.column(name)[at] for name in batch.schema.names}
-    row = {x: y.as_py(maps_as_pydicts="lossy") for x, y in cells.items()}
+    cells = zip(*map(values_of, batch.slice(at, 1).columns), strict=True)
+    row = dict(zip(batch.schema.names, next(cells), strict=True))
     key = key_of(row, key)
   except Exception:  # pyarrow raises several
     yield Rejected(key, path, BROKEN_ROW)

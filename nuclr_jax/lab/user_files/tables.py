@@ -37,6 +37,7 @@ from nuclr_jax.lab.user_files.batches import (
   may_name,
   open_schema,
   texts_in_bytes,
+  values_of,
 )
 from nuclr_jax.lab.user_files.columns import (
   IMAGE_COLUMNS,
@@ -429,7 +430,7 @@ def _objects(path, batch) -> Iterator[dict[str, Any]]:
   names, cells = batch.schema.names, []
   for name, column in zip(names, batch.columns, strict=True):
     try:
-      values = column.to_pylist(maps_as_pydicts="lossy")
+      values = values_of(column)
     except (ValueError, OverflowError) as error:
       raise ValueError(
         f"{path}: the column {name} ({str(column.type)[:60]}) cannot be read: "

@@ -286,6 +286,81 @@ def test_an_unusual_column_of_splits_that_is_stored_as_bytes(tmp_path):
     assert planned(path) == expected
 
 
+def as_json(*values):
+  """Texts of JSON, as `datasets` 4.7 and later store a column of mixed types.
+
+  DuckDB stores its columns of JSON like that, too.
+  """
+  cells = [x and json.dumps(x, separators=(",", ":")) for x in values]
+  return pa.array(cells, pa.json_())
+
+
+def rows_of_json(folder, image, kind):
+  """Captions of several types, lists and structs of them, and splits."""
+  captions = as_json('a "big" dog\nin a café', ["a", "b"], 2012, {"en": "c"})
+  items = as_json("a dog", {"text": "a cat"}, "fish", 2012)
+  cells = {
+    "image": image,
+    "caption": captions,
+    "captions": pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4]), items),
+    "of": pa.StructArray.from_arrays([items], ["en"]),
+    "split": as_json("test", "val", "test", None),
+  }
+  if kind == "parquet":
+    return to_parquet(folder / "x.parquet", **cells)
+  table, path = pa.table(cells), folder / "x.arrow"
+  with pa.ipc.new_stream(str(path), table.schema) as writer:
+    writer.write_table(table)
+  return path
+
+
+@pytest.mark.parametrize("image", ["bytes", "paths"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_columns_of_json_are_parsed(tmp_path, kind, image):
+  """As those of a file of JSON lines."""
+  images = [f"{i}.jpg" for i in range(4)] if image == "paths" else PHOTOS[:4]
+  path = rows_of_json(photos(tmp_path), images, kind)
+  whole = {"split_column": ""}
+  number = f"{captions.NO_TEXT}of the type int"
+  structs = (
+    f"{captions.NO_TEXT}an object (en); give --caption_column=caption/en"
+  )
+  assert planned(path, caption_column="caption", **whole)["train"] == [
+    (0, 'a "big" dog\nin a café'),
+    (1, "a", "b"),
+    number,
+    structs,
+  ]
+  found = planned(path, caption_column="captions", **whole)["train"]
+  assert found == [(0, "a dog"), (1, "a cat"), (2, "fish"), number]
+  assert planned(path, caption_column="of/en", **whole)["train"] == found
+  found = planned(path, caption_column="caption/en", **whole)["train"]
+  assert found == [*[NO_CAPTION] * 3, (3, "c")]
+  assert planned(path, caption_column="captions") == {
+    "test": [(0, "a dog"), (2, "fish"), NO_SPLIT],
+    "validation": [(1, "a cat")],
+  }
+
+
+def test_paths_and_splits_of_unusual_columns_of_json(tmp_path):
+  columns = {"caption": as_json("a dog", "a cat")}
+  columns["use"] = as_json("train", "test")
+  expected = {"train": [(0, "a dog")], "test": [(1, "a cat")]}
+  photos(tmp_path)
+  for image in (PHOTOS[:2], as_json("sub/0.jpg", "sub/1.jpg")):
+    path = to_parquet(tmp_path / "x.parquet", image=image, **columns)
+    assert planned(path) == expected
+
+
+def test_a_text_that_is_no_json_stays(tmp_path):
+  path = to_parquet(
+    tmp_path / "x.parquet",
+    image=PHOTOS[:2],
+    caption=pa.array(["a dog", "[" * 100_000], pa.json_()),
+  )
+  assert planned(path)["train"] == [(0, "a dog"), captions.TOO_LONG]
+
+
 def test_empty_files_of_bytes(tmp_path):
   rows = {
     "image": pa.array([], pa.string()),
