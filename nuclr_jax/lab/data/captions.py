@@ -6,17 +6,16 @@ or as Python prints it.
 """
 
 import ast
-import codecs
 from collections.abc import Iterable, Mapping, Sequence
 import json
-import os
 import re
 import shlex
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from nuclr_jax.lab.data.pair_index import canonical
+from nuclr_jax.lab.data.text_files import MARK, decode
 
 # Reasons to leave out a caption; its image keeps its other captions.
 EMPTY_CAPTION = "empty caption"
@@ -37,13 +36,6 @@ MISSING |= {"NA", "N/A", "n/a", "#N/A", "#NAME?", "#VALUE!", "#REF!", "#NULL!"}
 MISSING |= {"#DIV/0!", "#NUM!"}
 BOX_NUMBERS = 4  # with a decimal point, at least
 FIELDS = ("caption", "captions", "sentences", "text")  # of KEY.json, in order
-MARK = "\ufeff"  # the byte order mark, wherever files were joined
-MARKS = {  # the longer ones first: one of UTF-32 begins like one of UTF-16
-  codecs.BOM_UTF32_LE: "utf-32",
-  codecs.BOM_UTF32_BE: "utf-32",
-  codecs.BOM_UTF16_LE: "utf-16",
-  codecs.BOM_UTF16_BE: "utf-16",
-}
 APOSTROPHE = "'"
 # How texts begin that spreadsheets take for formulas, also behind spaces and in
 # the width of Chinese characters; and the apostrophe.
@@ -75,66 +67,6 @@ class NoText(str):
     self = super().__new__(cls)
     self.reason = reason
     return self
-
-
-def encoding_of(head: bytes) -> str:
-  r"""Returns the encoding of a text that begins with these bytes.
-
-  It is UTF-8, unless a byte order mark says otherwise. Decoding removes the
-  mark.
-
-  Args:
-    head: At least the first four bytes, if there are as many.
-
-  Example:
-    >>> encoding_of(b"a dog"), encoding_of(b"\xff\xfea\0")
-    ('utf-8-sig', 'utf-16')
-  """
-  found = (name for mark, name in MARKS.items() if head.startswith(mark))
-  return next(found, "utf-8-sig")
-
-
-def decode(data: bytes, errors: str = "replace") -> str:
-  r"""Decodes the text of a file, see `encoding_of`.
-
-  Example:
-    >>> decode(b"\xef\xbb\xbfa dog"), decode(b"caf\xe9")
-    ('a dog', 'caf\ufffd')
-  """
-  return data.decode(encoding_of(data[:4]), errors)
-
-
-def open_text(
-  path: str | os.PathLike,
-  *,
-  errors: str = "replace",
-  newline: str | None = None,
-) -> TextIO:
-  r"""Opens a text file to read it, see `encoding_of`.
-
-  Args:
-    path: The file.
-    errors: As of `open`.
-    newline: As of `open`.
-
-  Raises:
-    ValueError: If it begins with NULs, as UTF-16 without a mark does.
-
-  Example:
-    >>> _ = (tmp_path / "x.txt").write_text("a dog", encoding="utf-16")
-    >>> with open_text(tmp_path / "x.txt") as file:
-    ...   file.read()
-    'a dog'
-  """
-  with open(path, "rb") as file:
-    head = file.read(4)
-  encoding = encoding_of(head)
-  if b"\0" in head and encoding == "utf-8-sig":
-    raise ValueError(
-      f"{path} is not UTF-8: it begins with NULs, as UTF-16 without a byte "
-      "order mark does; save it as UTF-8"
-    )
-  return open(path, encoding=encoding, errors=errors, newline=newline)
 
 
 def lines_of(text: str) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from nuclr_jax.checks import Count
 from nuclr_jax.lab import files
-from nuclr_jax.lab.data.captions import MARK, all_lines_of, open_text
+from nuclr_jax.lab.data.captions import all_lines_of
 from nuclr_jax.lab.data.options import flat, group_in
 from nuclr_jax.lab.data.source import (
   Data,
@@ -24,6 +24,7 @@ from nuclr_jax.lab.data.source import (
   Source,
   source_of_samples,
 )
+from nuclr_jax.lab.data.text_files import MARK, open_text
 from nuclr_jax.lab.data.tokenizer import (
   BUILD,
   Clean,

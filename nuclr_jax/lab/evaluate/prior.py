@@ -19,9 +19,10 @@ from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax.lab import files
-from nuclr_jax.lab.data.captions import open_text, tidy_text
+from nuclr_jax.lab.data.captions import tidy_text
 from nuclr_jax.lab.data.pair_index import canonical
 from nuclr_jax.lab.data.source import HeldOut, Source
+from nuclr_jax.lab.data.text_files import open_text
 from nuclr_jax.lab.evaluate.evaluators import Embed, Evaluator
 from nuclr_jax.lab.evaluate.retrieval import scores_of
 from nuclr_jax.lab.evaluate.zero_shot import accuracy, embed_classes

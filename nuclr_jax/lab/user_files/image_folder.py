@@ -15,8 +15,9 @@ import pathlib
 from typing import NamedTuple
 
 from nuclr_jax.lab import files
-from nuclr_jax.lab.data.captions import open_text, tidy_text
+from nuclr_jax.lab.data.captions import tidy_text
 from nuclr_jax.lab.data.images import POINTER
+from nuclr_jax.lab.data.text_files import open_text
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.columns import plain
 from nuclr_jax.lab.user_files.csv_rows import delimiter_of

@@ -20,14 +20,9 @@ import re
 from typing import Any, NamedTuple
 
 from nuclr_jax.lab import files
-from nuclr_jax.lab.data.captions import (
-  captions_of,
-  decode,
-  of_cell,
-  open_text,
-  tidy_text,
-)
+from nuclr_jax.lab.data.captions import captions_of, of_cell, tidy_text
 from nuclr_jax.lab.data.tar_members import DAMAGED
+from nuclr_jax.lab.data.text_files import decode, open_text
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.batches import (
   ARROW,
