@@ -33,7 +33,9 @@ KEYS = ("caption", "captions", "raw", "text")  # of an object in a list
 # for a text that begins like a formula, and other errors.
 MISSING = {"None", "nan", "NaN", "<NA>", "NaT", "null", "NULL", r"\N"}
 MISSING |= {"NA", "N/A", "n/a", "#N/A", "#NAME?", "#VALUE!", "#REF!", "#NULL!"}
-MISSING |= {"#DIV/0!", "#NUM!"}
+MISSING |= {"#DIV/0!", "#NUM!", "#ERROR!", "#SPILL!", "#CALC!", "#FIELD!"}
+MISSING |= {"#BUSY!", "#BLOCKED!", "#CONNECT!", "#UNKNOWN!", "#GETTING_DATA"}
+MISSING |= {f"Err:{x}" for x in range(501, 600)}  # of LibreOffice
 BOX_NUMBERS = 4  # with a decimal point, at least
 FIELDS = ("caption", "captions", "sentences", "text")  # of KEY.json, in order
 APOSTROPHE = "'"

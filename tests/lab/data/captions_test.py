@@ -292,13 +292,21 @@ def test_an_empty_text_file_hides_no_json(tmp_path, text):
   assert (kept, dict(wrong)) == ({"a": ["a dog"]}, {"b": NO_CAPTION})
 
 
-@pytest.mark.parametrize(
-  "word", ["NA", "#N/A", "n/a", "#NAME?", "#DIV/0!", "NaT", "NULL"]
-)
+WORDS = ["NA", "#N/A", "n/a", "#NAME?", "#DIV/0!", "NaT", "NULL"]
+WORDS += ["#ERROR!", "#SPILL!", "#CALC!", "#FIELD!", "#BUSY!", "#BLOCKED!"]
+WORDS += ["#CONNECT!", "#UNKNOWN!", "#GETTING_DATA", "Err:501", "Err:540"]
+
+
+@pytest.mark.parametrize("word", WORDS)
 def test_the_word_for_a_missing_value_is_no_caption(word):
   """As R, pandas and spreadsheets write it."""
   found = captions.tidy_captions([f" {word} ", f"a {word}"])
   assert found == ([f"a {word}"], [captions.NO_VALUE])
+
+
+def test_words_that_resemble_errors_of_spreadsheets_are_captions():
+  texts = ["#ERROR", "#BUSY", "#SPILL! #BUSY!", "Err:50", "Err:404", "Err:5012"]
+  assert captions.tidy_captions(texts) == (texts, [])
 
 
 def test_what_is_missing_from_a_printed_list_is_listed():
