@@ -3,7 +3,8 @@
 A quoted cell may have several lines, and quotation marks in it may be doubled
 or, as Spark and MySQL write them, behind a backslash. A quotation mark that
 opens no such cell is part of the text, so that it does not swallow rows.
-Blanks before cells count for nothing if the header has them, too.
+Blanks before cells count for nothing if the header has them, too. Above it, a
+line may name what stands between cells, `sep=;`, as Excel reads it.
 """
 
 from collections import deque
@@ -20,19 +21,29 @@ from nuclr_jax.lab.data.images import ENDINGS
 IMAGE_FILE = re.compile(
   rf".*({'|'.join(map(re.escape, ENDINGS))})(#\d+)?", re.IGNORECASE | re.S
 )
+# Above the header, what stands between cells.
+HINT = re.compile(r'"?sep=(\t|\\t|[^\w\s"])"?\s*', re.IGNORECASE)
 MAX_LINES = MAX_LETTERS  # of a row: no caption has more
 MANY = 20  # lines that are rows by the number of their cells alone
 DOUBLED, ESCAPED = '""', r"\""  # quotation marks in a quoted cell
 
 
-def delimiter_of(line: str) -> str:
-  r"""Returns what stands between the cells of a header.
+def header_of(file: Iterator[str]) -> tuple[int, str, str]:
+  r"""Returns the number of the header's line, the line, and its delimiter.
+
+  Args:
+    file: Its lines, which are read up to the header.
 
   Example:
-    >>> delimiter_of("image;caption"), delimiter_of("image\tcaption")
-    (';', '\t')
+    >>> header_of(iter(["image;caption"]))
+    (1, 'image;caption', ';')
+    >>> header_of(iter(["sep=,\r\n", "image,a;b;c"]))
+    (2, 'image,a;b;c', ',')
   """
-  return "\t" if "\t" in line else max(",;|", key=line.count)
+  line = next(file, "")
+  if hint := HINT.fullmatch(line):
+    return 2, next(file, ""), hint[1].replace(r"\t", "\t")
+  return 1, line, "\t" if "\t" in line else max(",;|", key=line.count)
 
 
 def rows_of(file: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
@@ -40,7 +51,7 @@ def rows_of(file: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
 
   Args:
     file: Its lines with their ends, as of a file opened with `newline=""`. The
-      first row is the header.
+      first row is the header, which `header_of` finds.
 
   Raises:
     csv.Error: If it is no such file.
@@ -55,9 +66,9 @@ def rows_of(file: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     4 ['1.jpg', '"big']
     5 ['2.jpg', '24"']
   """
-  header = next(file, "")
+  number, header, mark = header_of(file)
   ahead = deque([header] if header else [])  # lines of rows to come
-  mark, number, width = delimiter_of(header), 1, 0
+  width = 0
   spaced = header.count(mark) == header.count(f"{mark} ")
   how = {"delimiter": mark, "skipinitialspace": spaced}
 

@@ -20,7 +20,7 @@ from nuclr_jax.lab.data.images import POINTER
 from nuclr_jax.lab.data.text_files import open_text
 from nuclr_jax.lab.user_files import splits
 from nuclr_jax.lab.user_files.columns import plain
-from nuclr_jax.lab.user_files.csv_rows import delimiter_of
+from nuclr_jax.lab.user_files.csv_rows import header_of
 from nuclr_jax.lab.user_files.items import AWAY, NO_SPLIT, Rejected
 from nuclr_jax.lab.user_files.tables import Row, read_table
 
@@ -61,11 +61,11 @@ def _header(path: pathlib.Path) -> list[str]:
       with parquet.ParquetFile(path) as file:
         return list(file.schema_arrow.names)
     with open_text(path, newline="") as file:
-      first = file.readline()
+      _, first, delimiter = header_of(file)
     if first.startswith(POINTER.decode()):
       return ["file_name"]  # what is wrong is said where files are listed
     if path.suffix == ".csv":
-      rows = csv.reader([first], delimiter=delimiter_of(first))
+      rows = csv.reader([first], delimiter=delimiter)
       return list(map(tidy_text, next(rows, [])))
     row = files.parse_json(first)
     return list(row) if isinstance(row, dict) else []

@@ -14,7 +14,7 @@ import pytest
 from nuclr_jax.lab.data import captions
 from nuclr_jax.lab.ingest import records
 from nuclr_jax.lab.report import tables as report_tables
-from nuclr_jax.lab.user_files import inputs, tables
+from nuclr_jax.lab.user_files import image_folder, inputs, tables
 from nuclr_jax.lab.user_files.items import (
   NO_CAPTION,
   NO_FILE,
@@ -595,6 +595,30 @@ def test_a_table_without_a_header_loses_no_pair(tmp_path, first):
   for how in ({}, {"image_column": "0.jpg", "caption_column": "a dog"}):
     with pytest.raises(ValueError, match="no header: .* Write one above it"):
       planned(path, **how)
+
+
+@pytest.mark.parametrize(
+  "hint", ["sep=;", '"sep=;"', "SEP=;", "sep=,", "sep=|", "sep=\t", r"sep=\t"]
+)
+@pytest.mark.parametrize("name", ["x.csv", "metadata.csv"])
+def test_a_line_for_excel_names_the_delimiter(tmp_path, hint, name):
+  """And the numbers of lines are still those of the file."""
+  mark = hint.strip('"')[4:].replace(r"\t", "\t")
+  rows = ["file_name", "caption"], ["0.jpg", "a dog"], ["1.jpg"], ["2.jpg", "a"]
+  lines = [hint, *map(mark.join, rows)]
+  path = photos(tmp_path) / name
+  path.write_text("\r\n".join([*lines, ""]), "utf-8-sig", newline="")
+  good, bad, other = rows_of(path)
+  assert (good.captions, other.captions) == (["a dog"], ["a"])
+  assert bad.key == "line 4"
+  assert image_folder.describes_images(path) == (name == "metadata.csv")
+
+
+def test_a_file_that_ends_behind_the_line_for_excel(tmp_path):
+  path = photos(tmp_path) / "x.csv"
+  path.write_text("sep=;\n")
+  with pytest.raises(ValueError, match="has the columns"):
+    planned(path)
 
 
 def test_quotation_marks_behind_backslashes(tmp_path):
