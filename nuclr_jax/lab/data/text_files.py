@@ -11,6 +11,14 @@ MARKS = {  # the longer ones first: one of UTF-32 begins like one of UTF-16
   codecs.BOM_UTF16_LE: "utf-16",
   codecs.BOM_UTF16_BE: "utf-16",
 }
+# How files begin that are no texts, whatever their names say; and what to do.
+OTHERS = {
+  b"\x1f\x8b": "compressed with gzip; decompress it (gzip -dc < FILE > NEW)",
+  b"PK\3\4": "a ZIP archive or a spreadsheet (.xlsx, .ods); unpack an archive, "
+  "and export a spreadsheet as CSV UTF-8",
+  b"\xd0\xcf\x11\xe0": "a file of older Excel or Office (.xls); export it as "
+  "CSV UTF-8",
+}
 
 
 def encoding_of(head: bytes) -> str:
@@ -54,7 +62,8 @@ def open_text(
     newline: As of `open`.
 
   Raises:
-    ValueError: If it begins with NULs, as UTF-16 without a mark does.
+    ValueError: If it begins with NULs, as UTF-16 without a mark does, or is one
+      of `OTHERS`.
 
   Example:
     >>> _ = (tmp_path / "x.txt").write_text("a dog", encoding="utf-16")
@@ -64,6 +73,9 @@ def open_text(
   """
   with open(path, "rb") as file:
     head = file.read(4)
+  for start, what in OTHERS.items():
+    if head.startswith(start):
+      raise ValueError(f"{path} is not a text file: it is {what}")
   encoding = encoding_of(head)
   if b"\0" in head and encoding == "utf-8-sig":
     raise ValueError(

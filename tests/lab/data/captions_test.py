@@ -1,6 +1,9 @@
 """Captions in files as users have them: lines, lists and encodings."""
 
+import gzip
+import io
 import json
+import zipfile
 
 from make_photos import PHOTOS, write_tar
 import numpy as np
@@ -162,6 +165,25 @@ def test_a_table_in_utf_16_without_a_mark(tmp_path):
     path = tmp_path / f"x.{ending}"
     path.write_bytes(text.encode("utf-16-le"))
     with pytest.raises(ValueError, match="is not UTF-8: it begins with NULs"):
+      inputs.plan(str(path))
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "json", "jsonl"])
+def test_a_table_that_is_no_text(tmp_path, ending):
+  """A compressed one, or a spreadsheet that was renamed."""
+  path, archive = tmp_path / f"x.{ending}", io.BytesIO()
+  with zipfile.ZipFile(archive, "w") as file:
+    file.writestr("[Content_Types].xml", "<Types/>")
+  for data, message in {
+    gzip.compress(b"image,caption\n"): "compressed with gzip; decomp",
+    archive.getvalue(): "a ZIP archive or a spreadsheet .* CSV UTF-8",
+    bytes.fromhex("d0cf11e0a1b11ae1")
+    + bytes(504): "a file of older Excel .* export it",
+  }.items():
+    path.write_bytes(data)
+    with pytest.raises(
+      ValueError, match=f"x.{ending} is not a text file: it is {message}"
+    ):
       inputs.plan(str(path))
 
 
