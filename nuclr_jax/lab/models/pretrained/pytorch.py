@@ -28,18 +28,28 @@ STATM = pathlib.Path("/proc/self/statm")  # pages of memory; Linux only
 MAX_TIES = 4  # times its own size that a file with shared arrays may fill
 UNPICKLER = "WeightsUnpickler error: "  # before the reason, in a page of text
 CONVERTED = "model.safetensors"
+# Its arguments are the file, the one to write, and the keys of the model.
 CONVERT = (
-  "import sys, torch; from safetensors.torch import save_file; "
-  'x = torch.load(sys.argv[1], weights_only=True); x = x.get("state_dict", x); '
-  "save_file({k: v.contiguous().clone() for k, v in x.items()}, sys.argv[2])"
+  "import functools, sys, torch; from safetensors.torch import save_file; "
+  "path, target, *keys = sys.argv[1:]; "
+  'x = torch.load(path, map_location="cpu", weights_only=True); '
+  'own = any(getattr(v, "ndim", 0) for v in x.values()); '
+  "found = [k for k, v in x.items() if not torch.is_tensor(v) and "
+  '"tensor(" in str(v) and "param_groups" not in str(v)]; '
+  "found[not own:] and not keys and "
+  'sys.exit(f"add one of these, the model that is meant: {found}"); '
+  "x = functools.reduce(dict.get, keys or found, x); "
+  "save_file({k: v.contiguous().clone() for k, v in x.items() "
+  "if torch.is_tensor(v)}, target)"
 )
+SEVERAL = 3  # the exit code for a file of several models
 
 
 def convert(path: pathlib.Path, target: pathlib.Path) -> None:
   """Writes the tensors of a `.bin`, `.pt` or `.pth` file as safetensors.
 
-  The file holds a dict of tensors or, as a checkpoint of OpenCLIP's training,
-  one under the key "state_dict"; what is not a tensor in it is left out.
+  The file holds a dict of tensors, or a checkpoint with one of them under any
+  key, such as "state_dict" or "model"; what is not a tensor in it is left out.
 
   Args:
     path: The file, a zip archive as PyTorch has written it since version 1.6.
@@ -48,7 +58,9 @@ def convert(path: pathlib.Path, target: pathlib.Path) -> None:
     target: The file to write.
 
   Raises:
-    ValueError: If PyTorch is not installed, or cannot read the file.
+    ValueError: If PyTorch is not installed or cannot read the file, or if the
+      file holds several models, such as a moving average beside the last
+      weights.
   """
   command = shlex.join(
     ["python", "-c", CONVERT, str(path), str(path.with_name(CONVERTED))]
@@ -79,6 +91,13 @@ def convert(path: pathlib.Path, target: pathlib.Path) -> None:
   if result.returncode:
     lines = result.stderr.decode(errors="replace").strip().splitlines()
     said = ascii(lines[-1])[1:-1] if lines else f"exit {result.returncode}"
+    if result.returncode == SEVERAL:
+      raise ValueError(
+        f"it holds weights under several keys ({said}), such as a moving "
+        f"average beside those of the last step; make {CONVERTED} of the ones "
+        f"that you mean, with their key for KEY, and give that file or its "
+        f"folder: {command} KEY"
+      )
     raise ValueError(f"PyTorch does not read it: {said}")
 
 
@@ -117,8 +136,16 @@ def _rewrite(path: str, target: str) -> None:
   _limit(size)
   # Without `mmap`, PyTorch compares the length of every storage with the file.
   content = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
-  if isinstance(content, dict) and "state_dict" in content:
-    content = content["state_dict"]
+  models = list(_models(content, torch))
+  if len(models) > 1:
+    names = [shlex.join(map(str, keys)) or "its top level" for keys in models]
+    print(", ".join(x[:100] for x in names[:10]), file=sys.stderr)
+    sys.exit(SEVERAL)
+  for key in models[0] if models else ():
+    content = content[key]
+  # Quantized weights may have no floats; what reads them says what they are.
+  if not models and isinstance(content, dict):
+    content = content.get("state_dict", content)
   if not isinstance(content, dict):
     raise ValueError(f"it holds a {type(content).__name__}, no dict of tensors")
   found = {k: x for k, x in content.items() if isinstance(x, torch.Tensor)}
@@ -139,6 +166,25 @@ def _rewrite(path: str, target: str) -> None:
     for name, x in found.items()
   }
   safetensors.save_file(copies, target)
+
+
+def _models(content, torch, keys=()):
+  """Yields the keys that lead to each dict or list with weights of its own.
+
+  Weights are arrays of floats: counters and metrics are scalars, and states of
+  random numbers integers. Optimizers have such arrays, too, and are left out.
+  """
+  if not isinstance(content, (dict, list, tuple)):
+    return
+  if isinstance(content, dict) and "param_groups" in content:
+    return
+  named = isinstance(content, dict)
+  items = list(content.items() if named else enumerate(content))
+  arrays = [x for _, x in items if isinstance(x, torch.Tensor) and x.ndim]
+  if any(x.is_floating_point() for x in arrays):
+    yield keys
+  for key, x in items:
+    yield from _models(x, torch, (*keys, key))
 
 
 def _reason(error: Exception) -> str:

@@ -207,6 +207,96 @@ def test_time_and_memory_are_limited(content, message, tmp_path):
     read_tensors(path)
 
 
+def a_model(value=0.0) -> dict:
+  import torch
+
+  return {"logit_scale": torch.tensor(value), "x": torch.full((4,), value)}
+
+
+def an_optimizer() -> dict:
+  import torch
+
+  weights = torch.nn.Parameter(torch.ones(4))
+  optimizer = torch.optim.AdamW([weights])
+  weights.sum().backward()
+  optimizer.step()
+  return optimizer.state_dict()
+
+
+@with_torch
+@pytest.mark.parametrize("keys", [["model"], ["state_dict"], ["a", "net"]])
+def test_a_checkpoint_has_its_model_under_any_key(keys, tmp_path):
+  """The published code of NUCLR saves "model"."""
+  import torch
+
+  content = a_model(3.0)
+  for key in reversed(keys):
+    content = {key: content, "epoch": torch.tensor(3)}
+  content |= {
+    "optimizer": an_optimizer(),
+    "optimizer_states": [an_optimizer()],
+    "metrics": {"best": torch.tensor(0.5)},
+    "random": {"cpu": torch.get_rng_state()},
+  }
+  torch.save(content, tmp_path / "x.pt")
+  tensors = read_tensors(tmp_path / "x.pt")
+  assert tensors.keys() == {"logit_scale", "x"}
+  np.testing.assert_array_equal(tensors["x"], [3, 3, 3, 3])
+
+
+@with_torch
+def test_quantized_weights_are_read_as_they_are(tmp_path):
+  """So that the error about them can say what they are."""
+  import torch
+
+  numbers = torch.ones(3, dtype=torch.int8)
+  torch.save({"state_dict": {"x": numbers}, "epoch": 3}, tmp_path / "x.pt")
+  assert read_tensors(tmp_path / "x.pt")["x"].dtype == np.int8
+
+
+@with_torch
+@pytest.mark.parametrize(
+  ("nest", "names", "keys"),
+  [
+    (
+      lambda last, mean: {"state_dict": last, "state_dict_ema": mean},
+      "state_dict, state_dict_ema",
+      ["state_dict_ema"],
+    ),
+    (
+      lambda last, mean: {"net": last, "ema": {"decay": 0.9, "shadow": mean}},
+      "net, ema shadow",
+      ["ema", "shadow"],
+    ),
+    (lambda last, mean: last | {"ema": mean}, "its top level, ema", ["ema"]),
+    (
+      lambda last, mean: {"model": mean, "ema": {"shadow": [last["x"]]}},
+      "model, ema shadow",
+      ["model"],
+    ),
+  ],
+)
+def test_none_of_several_models_is_taken_in_silence(
+  nest, names, keys, tmp_path
+):
+  """timm saves a moving average beside the weights of the last step."""
+  import torch
+
+  content = nest(a_model(1.0), a_model(2.0)) | {"optimizer": an_optimizer()}
+  torch.save(content, tmp_path / "x.pt")
+  message = rf"under several keys \({names}\), such as"
+  with pytest.raises(ValueError, match=message) as caught:
+    read_tensors(tmp_path / "x.pt")
+  _, _, line = str(caught.value).partition("or its folder: ")
+  *command, last = [sys.executable, *shlex.split(line)[1:]]
+  assert last == "KEY"
+  refused = subprocess.run(command, capture_output=True, text=True)
+  assert refused.returncode == 1 and "add one of these" in refused.stderr
+  subprocess.run([*command, *keys], check=True)
+  tensors = read_tensors(tmp_path)
+  np.testing.assert_array_equal(tensors["x"], [2, 2, 2, 2])
+
+
 @with_torch
 def test_a_published_model(tmp_path):
   """Some published models have no other weights than `pytorch_model.bin`."""
