@@ -98,6 +98,8 @@ def convert(path: pathlib.Path, target: pathlib.Path) -> None:
         f"that you mean, with their key for KEY, and give that file or its "
         f"folder: {command} KEY"
       )
+    if "Unsupported global" in said:
+      said += "; save nothing but the model's state_dict()"
     raise ValueError(f"PyTorch does not read it: {said}")
 
 
