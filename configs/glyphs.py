@@ -36,12 +36,12 @@ REFERENCE = "reference"  # a folder that nuclr embed wrote
 # They were tuned in experiments/bimodal (smaller towers, 8 epochs), except for
 # ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there), the
 # rule of nuclr, which experiments/popularity compares, decoupled (SogCLR
-# without memory, tuned in experiments/icons), and amorlip, drrho, neuclip,
-# scent and tempnet, which have published constants (but for tempnet's bounds,
-# within which it starts near the τ of the others, and rho; and the published
-# epsilon of scent bounds its gamma, but is not added to the loss. The rows of
-# experiments/icons have neither). Rates are in units of the first temperature,
-# tempnet's excepted.
+# without memory) and decoupled_cyclic, tuned in experiments/icons, and amorlip,
+# drrho, neuclip, scent and tempnet, which have published constants (but for
+# tempnet's bounds, within which it starts near the τ of the others, and rho;
+# and the published epsilon of scent bounds its gamma, but is not added to the
+# loss. The rows of experiments/icons have neither). Rates are in units of the
+# first temperature, tempnet's excepted.
 ALGORITHMS = dict(
   amorlip=dict(
     name="contrib:amorlip",
@@ -55,6 +55,9 @@ ALGORITHMS = dict(
   debiased=dict(temperature=0.07, tau_plus=0.001),
   decoupled=dict(
     name="sogclr", temperature=0.05, gamma=1.0, anchor_average="pair"
+  ),
+  decoupled_cyclic=dict(
+    name="sogclr", temperature=0.08, gamma=1.0, anchor_average="pair"
   ),
   drrho=dict(
     name="sogclr",
@@ -115,6 +118,12 @@ ALGORITHMS = dict(
     name="contrib:vicreg", invariance=1.0, variance=1.0, covariance=1.0
   ),
 )
+# Added to the objective: the second half of CyCLIP, times 2 τ as in `SCALED`.
+TERMS = dict(
+  decoupled_cyclic=dict(
+    cyclic_consistency=dict(weight=0.16, in_modal=0.05, cross_modal=0.05)
+  )
+)
 # Algorithms that need a learning rate other than 2e-3.
 LEARNING_RATES = dict(spectral=1e-3, vicreg=1e-3)
 # Objectives in units of similarity: 2 temperature times the gradient of clip.
@@ -144,12 +153,13 @@ def get_config(arg: str = "") -> ConfigDict:
     config.reference = REFERENCE
   config.model.normalize = name != "vicreg"
   config.objective = {"name": name} | ALGORITHMS[name]
+  config.terms = TERMS.get(name, {})
   if tokens:
     tau = config.objective.get("temperature")
     tau = getattr(tau, "temperature", tau)  # the first of a learned one
     tau = sum(tau.bounds) / 2 if name == "tempnet" else tau
     weight = 2 * tau if config.objective.name in SCALED else 1.0
-    config.terms = {"contrib:token_prediction": dict(weight=weight)}
+    config.terms["contrib:token_prediction"] = dict(weight=weight)
   config.optimizer = dict(
     learning_rate=dict(
       value=LEARNING_RATES.get(name, 2e-3),

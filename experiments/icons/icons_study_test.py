@@ -12,7 +12,8 @@ import optax
 import pytest
 import scipy.stats
 
-from experiments.harness import Place, Results, command, runner
+from experiments.harness import Place, Results, command, runner, training
+from experiments.harness.rows import FILE, index, read
 from experiments.icons import __main__ as main
 from experiments.icons import (
   arms,
@@ -245,6 +246,22 @@ def test_every_arm_builds_an_objective():
         num_steps=4_000,
         steps_per_epoch=1_000,
       )
+
+
+@pytest.mark.parametrize(
+  "name, arm, tau",
+  [
+    ("decoupled", "sogclr_batch", 0.05),
+    ("decoupled_cyclic", "sogclr_batch_cyclic", 0.08),
+  ],
+)
+def test_recommended_configs_are_what_was_measured(name, arm, tau):
+  run = plan.make_run(SCALE, plan.MAIN, arm, 0, value=tau, rate=2e-3)
+  ours, theirs = training.get_config("icons")(name), measure.make_config(run)
+  for key in ("objective", "terms", "model", "batch_size"):
+    assert ours[key] == theirs[key]
+  rows = index(read(main.STUDY.home / FILE))
+  assert plan.tuned(SCALE, arm, rows) == tau
 
 
 def played(options):
