@@ -162,8 +162,7 @@ def _check_tree(name: str, tree: PyTree, expected: PyTree) -> None:
 
 
 def _of_integers(x: Any) -> str:
-  is_integer = jnp.issubdtype(getattr(x, "dtype", float), jnp.integer)
-  return " of integers" if is_integer else ""
+  return " of integers" * jnp.issubdtype(jnp.result_type(x), jnp.integer)
 
 
 def stateless(

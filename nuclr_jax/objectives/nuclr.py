@@ -281,8 +281,7 @@ def nuclr_variant(
     new = Sample(taus.step(pair_rows, moved), *id_rows)
     sample = write_batch(state.sample, pairs, sizes, old=old, new=new)
     zeta = each(lambda x: x.zeta, id_rows)
-    tables = Sides(sample.image, sample.text)
-    xi = epsilons.step(xi, tables, zeta, evidence)
+    xi = epsilons.step(xi, Sides(sample.image, sample.text), zeta, evidence)
 
     metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
     metrics |= zeta_rules.zeta_metrics(zeta, xi)

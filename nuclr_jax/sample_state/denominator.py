@@ -35,7 +35,6 @@ from jaxtyping import Array, Bool, Float, Int
 from nuclr_jax import checks, pairwise, sharding
 from nuclr_jax.sample_state.table import greatest, log_mean_exp_by_id
 from nuclr_jax.types import (
-  Number,
   Pairs,
   Popularities,
   Scalar,
@@ -173,26 +172,15 @@ def log_weights(
     Scalars or, if anchors have their own gamma, [2, batch].
   """
   if not isinstance(gamma, Adaptive):
-    return log_shares(gamma(count))
+    # Rounding may put a schedule beyond [0, 1]; farther away, rows become NaN.
+    weight = gamma(count)
+    near = jnp.abs(weight - 0.5) <= 0.5 + checks.ROUNDING
+    weight = jnp.where(near, jnp.clip(weight, 0, 1), weight)
+    return jnp.log1p(-weight), jnp.log(weight)
   log_d = jnp.stack(each(jnp.logaddexp, log_epsilon, log_u))
   log_v = log_d - math.log(sizes.num_pairs - 1)
   logit = gamma.log_alpha + jnp.maximum(log_v, log_of(gamma.epsilon))
   return jax.nn.log_sigmoid(-logit), jax.nn.log_sigmoid(logit)
-
-
-def log_shares(weight: Number) -> tuple[Scalar, Scalar]:
-  """Returns log(1 - weight) and log weight.
-
-  What rounding puts beyond [0, 1] counts as the end of it; what is farther
-  away gives NaN.
-
-  Example:
-    >>> print(*log_shares(1.0000001))
-    -inf 0.0
-  """
-  near = jnp.abs(weight - 0.5) <= 0.5 + checks.ROUNDING
-  weight = jnp.where(near, jnp.clip(weight, 0, 1), weight)
-  return jnp.log1p(-weight), jnp.log(weight)
 
 
 def track(
