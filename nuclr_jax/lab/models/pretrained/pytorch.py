@@ -39,8 +39,10 @@ CONVERT = (
   "found[not own:] and not keys and "
   'sys.exit(f"add one of these, the model that is meant: {found}"); '
   "x = functools.reduce(dict.get, keys or found, x); "
-  "save_file({k: v.contiguous().clone() for k, v in x.items() "
-  "if torch.is_tensor(v)}, target)"
+  "x = {k: v.contiguous().clone() for k, v in x.items() "
+  "if torch.is_tensor(v)}; "
+  'x or sys.exit("no tensors there; add the keys that lead to them"); '
+  "save_file(x, target)"
 )
 SEVERAL = 3  # the exit code for a file of several models
 

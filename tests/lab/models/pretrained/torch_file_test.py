@@ -96,6 +96,22 @@ def test_a_refusal_has_the_line_that_rewrites_the_file(
       np.testing.assert_array_equal(np.float32(tensors[key]), x, key)
 
 
+@with_torch
+def test_the_line_writes_no_empty_file(tmp_path):
+  """Two levels deep, the keys must be given."""
+  import torch
+
+  paths = [str(tmp_path / x) for x in ("x.pt", "model.safetensors")]
+  torch.save({"a": {"net": a_model(3.0)}}, paths[0])
+  command = [sys.executable, "-c", pytorch.CONVERT, *paths]
+  result = subprocess.run(command, capture_output=True, text=True)
+  assert result.returncode and "add the keys" in result.stderr
+  assert not (tmp_path / "model.safetensors").exists()
+  subprocess.run([*command, "a", "net"], check=True)
+  tensors = safetensors.load_file(paths[1])
+  np.testing.assert_array_equal(tensors["x"], [3, 3, 3, 3])
+
+
 def test_no_module_is_taken_from_the_current_folder(tmp_path, monkeypatch):
   """A folder that was downloaded may hold a `torch.py`, too."""
   made = tmp_path / "made"
