@@ -172,15 +172,21 @@ def log_weights(
     Scalars or, if anchors have their own gamma, [2, batch].
   """
   if not isinstance(gamma, Adaptive):
-    # Rounding may put a schedule beyond [0, 1]; farther away, rows become NaN.
-    weight = gamma(count)
-    near = jnp.abs(weight - 0.5) <= 0.5 + checks.ROUNDING
-    weight = jnp.where(near, jnp.clip(weight, 0, 1), weight)
-    return jnp.log1p(-weight), jnp.log(weight)
+    return log_shares(gamma(count))
   log_d = jnp.stack(each(jnp.logaddexp, log_epsilon, log_u))
   log_v = log_d - math.log(sizes.num_pairs - 1)
   logit = gamma.log_alpha + jnp.maximum(log_v, log_of(gamma.epsilon))
   return jax.nn.log_sigmoid(-logit), jax.nn.log_sigmoid(logit)
+
+
+def log_shares(x: Scalar | float) -> tuple[Scalar, Scalar]:
+  """Returns log(1 - x) and log x of a weight x.
+
+  What rounding puts beyond [0, 1] counts as the end of it; what is farther
+  away gives NaN.
+  """
+  x = jnp.where(jnp.abs(x - 0.5) > 0.5 + checks.ROUNDING, x, jnp.clip(x, 0, 1))
+  return jnp.log1p(-x), jnp.log(x)
 
 
 def track(

@@ -166,6 +166,19 @@ def test_networks_learn_and_are_replaced_each_epoch():
   assert errors[39] < 0.3 * errors[0] and errors[40] > errors[39]
 
 
+def test_a_beta_that_rounding_puts_below_its_range():
+  """Its logarithm would be NaN, from the second epoch on."""
+  found = []
+  for last in (-1e-7, 0.0):
+    beta = lambda t, last=last: jnp.where(t == 0, 0.5, last)
+    objective = contrib.amorlip(dim=DIM, steps_per_epoch=1, beta=beta)
+    params, state = objective.init()
+    for _ in range(2):
+      loss, (state, _) = objective.apply(params, state, batch())
+    found.append(float(loss))
+  assert np.isfinite(found[0]) and found[0] == found[1]
+
+
 def test_a_state_of_float32_stays_so_beside_embeddings_of_float64(x64):
   """At the end of an epoch, too, where new networks are drawn."""
   objective = contrib.amorlip(dim=DIM, steps_per_epoch=1)

@@ -128,19 +128,15 @@ def amorlip(
     counts = denominator.has_negative(log_sum)
     anchors = stop(width.embeddings(pairs, dim))
     offset = temperature_rules.offset(taus, batch)
-    weight = beta(count)
-    near = jnp.abs(weight - 0.5) <= 0.5 + checks.ROUNDING  # [0, 1], rounded
-    weight = jnp.where(near, jnp.clip(weight, 0, 1), weight)
-    weight = jnp.where(count < steps_per_epoch, 0.0, weight)
+    weight = jnp.where(count < steps_per_epoch, 0.0, beta(count))
+    log_new, log_old = denominator.log_shares(weight)
 
     def mixture(x, previous, log_sum, tau):
       """Computes log Z and log lambda, relative to the positive's term."""
       own = logits.own / stop(tau)
       log_z = jnp.logaddexp(log_sum, log_positive)
       log_previous = network(previous, x) - own
-      mixed = jnp.logaddexp(
-        jnp.log(weight) + log_previous, jnp.log1p(-weight) + log_z
-      )
+      mixed = jnp.logaddexp(log_old + log_previous, log_new + log_z)
       return log_z, jnp.where(counts, mixed, 0.0)
 
     log_z, log_d = unzip(
