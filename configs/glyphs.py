@@ -121,7 +121,7 @@ ALGORITHMS = dict(
 # Added to the objective: the second half of CyCLIP, times 2 τ as in `SCALED`.
 TERMS = dict(
   decoupled_cyclic=dict(
-    cyclic_consistency=dict(weight=0.16, in_modal=0.05, cross_modal=0.05)
+    cyclic_consistency=dict(weight=2 * 0.08, in_modal=0.05, cross_modal=0.05)
   )
 )
 # Algorithms that need a learning rate other than 2e-3.
