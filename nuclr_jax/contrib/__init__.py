@@ -1,4 +1,4 @@
-"""What studies need beyond the core: rivals, labels, latent classes.
+"""What studies need beyond the core: rivals, labels, latent classes, kernels.
 
 Configs name these factories as they name a user's own: `contrib:swav`. Nothing
 in the core or the lab imports this package.

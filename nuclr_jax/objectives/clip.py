@@ -118,8 +118,7 @@ def _info_nce_of(
 def info_nce(pairs: Pairs, temperature: Number) -> tuple[Scalar, Metrics]:
   """Computes InfoNCE and its metrics; the temperature may be learned."""
   logits = pairwise.logits(pairs, temperature=temperature)
-  lse = pairwise.log_sum_exp(logits)
-  loss = each(jax.nn.softplus, lse)
+  loss = each(jax.nn.softplus, pairwise.log_sum_exp(logits))
   batch = len(pairs.pair_id)
   out = pairwise.weighted(
     logits,

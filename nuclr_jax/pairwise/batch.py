@@ -93,8 +93,8 @@ def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
     Array([1, 1, 2], dtype=int32)
   """
 
-  def step(tile, image_count, text_count):
-    return image_count + jnp.sum(is_negative(tile), axis=1), text_count
+  def step(tile, count, text_count):
+    return count + jnp.sum(is_negative(broadcastable(tile)), 1), text_count
 
   def zero(side):
     return jnp.zeros_like(side.valid, int)
@@ -288,10 +288,7 @@ def sums_of_devices(sums: Sides) -> Sides:
 
 def log_sums_of_devices(sums: Sides) -> Sides:
   """Adds sums of exponentials, a `LogSum` for each side, over devices."""
-  image = tiles.LogSum(
-    sharding.among_all(sums.image.greatest, -jnp.inf),
-    sharding.among_all(sums.image.total),
-  )
+  image = tiles.LogSum(*map(sharding.among_all, sums.image, (-jnp.inf, 0.0)))
   return tiles.sum_over_devices(sums._replace(image=image))
 
 
@@ -346,8 +343,12 @@ def broadcastable(tile: Tile) -> Sides:
   )
 
 
-def is_negative(tile: Tile) -> Bool[Array, "images texts"]:
-  """Returns True where two pairs share neither an image nor a text."""
-  image, text = broadcastable(tile)
+def is_negative(sides: Sides) -> Bool[Array, "images texts"]:
+  """Returns True where two pairs share neither an image nor a text.
+
+  Args:
+    sides: What `broadcastable` returned.
+  """
+  image, text = sides
   same = each(jnp.equal, image.ids, text.ids)
   return image.valid & text.valid & ~(same.image | same.text)

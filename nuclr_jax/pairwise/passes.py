@@ -85,12 +85,8 @@ def log_sum_exp(logits: Logits) -> Sides:
     >>> log_sum_exp(logits(pairs, temperature=0.5)).image
     Array([-1.3068528, -1.3068528, -1.3068528], dtype=float32)
   """
-
-  def step(tile, *sums):
-    return each(tiles.add_terms, Sides(*sums), _logits(tile), Sides(1, 0))
-
   sums = batch.over_tiles(
-    step,
+    ADD_LOG_SUMS.value,
     lambda side: tiles.no_terms(side.own),
     logits.sides,
     similarity=logits.similarity,
@@ -137,12 +133,9 @@ def weighted(
     >>> print(out.surrogate, out.mean_logit.image)  # 3 rows x 2 sides
     6.0 [-2. -2. -2.]
   """
-  contrast_factor = contrast_factor or each(jnp.ones_like, row_log_weight)
-
-  def with_weights(side, *weights):
-    return side._replace(extra=weights)
-
-  sides = each(with_weights, logits.sides, row_log_weight, contrast_factor)
+  ones = each(jnp.ones_like, row_log_weight)
+  weights = row_log_weight, contrast_factor or ones
+  sides = each(lambda side, *x: side._replace(extra=x), logits.sides, *weights)
   constants = lax.stop_gradient((logits.inputs, sides, logits.similarity))
   out, gradient = _sums_and_gradient(logits.tile, *constants)
   surrogate = batch.with_gradient(
@@ -151,7 +144,7 @@ def weighted(
   return out._replace(surrogate=surrogate)
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
   """What the second pass adds up for one side."""
 
   weight: Float[Array, "rows"]  # as anchor: sum_j w_ij
@@ -160,61 +153,82 @@ class _Sums(NamedTuple):
   vector: Float[Array, "rows dim"]  # d surrogate / d vector via sim_ij, i != j
 
 
-def _logits(tile: batch.Tile) -> Sides:
+def tile_logits(sim: Float[Array, "images texts"], sides: Sides) -> Sides:
   """Returns the logits [image, text] of both sides; -inf except for negatives.
 
   The rows are the anchors of `.image`, the columns those of `.text`.
+
+  Args:
+    sim: The similarities of a tile.
+    sides: What `batch.broadcastable` returned.
   """
-  sim, negative = batch.similarity(tile), batch.is_negative(tile)
+  negative = batch.is_negative(sides)
 
   def side(anchor, contrast):
     logits = (sim - anchor.own - contrast.bias) * anchor.scale
     return jnp.where(negative, logits, -jnp.inf)
 
-  sides = batch.broadcastable(tile)
   return each(side, sides, swap(sides))
 
 
-def _where_negative(logits, x):
-  """Returns x; 0 where the logit is -inf, which could make it NaN."""
-  return jnp.where(logits == -jnp.inf, 0.0, x)
+def tile_weights(
+  sim: Float[Array, "images texts"], sides: Sides
+) -> tuple[Sides, Float[Array, "images texts"]]:
+  """Returns the terms of `Sums` of both sides, and d surrogate / d sim.
 
+  Args:
+    sim: The similarities of a tile.
+    sides: What `batch.broadcastable` returned, with the log weights and the
+      factors of contrasts as `extra`.
+  """
+  logits = tile_logits(sim, sides)
 
-def _add_tile(tile, image_sums, text_sums):
-  """Adds the terms of a tile to both sums."""
-  logits, sides = _logits(tile), batch.broadcastable(tile)
-
-  def weight(x, side):
-    return _where_negative(x, jnp.exp(x + side.extra[0]))
+  def weight(x, side):  # exp(-inf + inf) would be NaN
+    return jnp.where(x == -jnp.inf, 0.0, jnp.exp(x + side.extra[0]))
 
   w = each(weight, logits, sides)
-  w_logit = each(lambda x, w: _where_negative(x, w * x), logits, w)
+  w_logit = each(lambda x, w: jnp.where(x == -jnp.inf, 0.0, w * x), logits, w)
   w_contrast = each(lambda w, side: w * side.extra[1], w, sides)
   d_sim = w.image * sides.image.scale + w.text * sides.text.scale
-  of_image = _Sums(
-    weight=jnp.sum(w.image, axis=1),
-    logit=jnp.sum(w_logit.image, axis=1),
-    contrast=jnp.sum(w_contrast.text, axis=1),
-    vector=tiles.product(d_sim, tile.text.vector),
-  )
-  of_text = _Sums(
-    weight=jnp.sum(w.text, axis=0),
-    logit=jnp.sum(w_logit.text, axis=0),
-    contrast=jnp.sum(w_contrast.image, axis=0),
-    vector=tiles.product(d_sim.T, tile.image.vector),
-  )
-  return jax.tree.map(jnp.add, (image_sums, text_sums), (of_image, of_text))
+  return each(lambda *x: x, w, w_logit, swap(w_contrast)), d_sim
 
 
-def _zero(side: batch.Side) -> _Sums:
-  zeros = jnp.zeros_like(side.own)
-  return _Sums(zeros, zeros, zeros, jnp.zeros_like(side.vector))
+def _add_log_sums(tile, *sums):
+  """Adds the exponentials of a tile to both sums of the first pass."""
+  logits = tile_logits(batch.similarity(tile), batch.broadcastable(tile))
+  return each(tiles.add_terms, Sides(*sums), logits, Sides(1, 0))
+
+
+def _add_weights(tile, *sums):
+  """Adds the terms of a tile to both sums of the second pass."""
+  sides = batch.broadcastable(tile)
+  terms, d_sim = tile_weights(batch.similarity(tile), sides)
+  d_vector = Sides(
+    tiles.product(d_sim, tile.text.vector),
+    tiles.product(d_sim.T, tile.image.vector),
+  )
+
+  def of_side(terms, vector, axis):
+    return Sums(*(jnp.sum(x, axis) for x in terms), vector)
+
+  new = each(of_side, terms, d_vector, Sides(1, 0))
+  return jax.tree.map(jnp.add, Sides(*sums), new)
+
+
+# What adds the terms of a tile, as `step` of `batch.over_tiles`. Within a
+# context of `contrib.pallas_passes` these are kernels; `jax.jit` traces again.
+ADD_LOG_SUMS = jax.make_user_context(_add_log_sums)
+ADD_WEIGHTS = jax.make_user_context(_add_weights)
+
+
+def _zero(side: batch.Side) -> Sums:
+  return jax.tree.map(jnp.zeros_like, Sums(*[side.own] * 3, side.vector))
 
 
 def _sums_and_gradient(tile, inputs, sides, similarity):
   """Returns `Weighted`, and the gradient of the surrogate in the inputs."""
   sums = batch.over_tiles(
-    _add_tile, _zero, sides, similarity=similarity, tile=tile
+    ADD_WEIGHTS.value, _zero, sides, similarity=similarity, tile=tile
   )
   out = Weighted(
     surrogate=jnp.sum(sums.image.weight + sums.text.weight),

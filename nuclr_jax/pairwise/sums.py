@@ -59,7 +59,7 @@ def _sum_and_gradient(f, tile, vectors, params, sides):
   sides = Sides(image._replace(extra=params), text)
 
   def step(tile, image_sums, text_sums):
-    negative = batch.is_negative(tile)
+    negative = batch.is_negative(batch.broadcastable(tile))
 
     def masked(sim, params):
       params = (x[:, None] for x in params)

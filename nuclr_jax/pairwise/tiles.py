@@ -54,9 +54,14 @@ def product(
     ...   print(product(jnp.ones((1, 2)), jnp.ones((2, 1))))
     [[2.]]
   """
+  return (_three_passes if in_three_passes(a.dtype) else matmul)(a, b)
+
+
+def in_three_passes(dtype: jnp.dtype) -> bool:
+  """Returns whether `product` multiplies a type in three passes of bf16."""
   named = jax.config.jax_default_matmul_precision in ("float32", "highest")
-  fast = a.dtype == jnp.float32 and re.search(FAST_ON, device().device_kind)
-  return (_three_passes if fast and not named else matmul)(a, b)
+  fast = dtype == jnp.float32 and re.search(FAST_ON, device().device_kind)
+  return bool(fast and not named)
 
 
 # JAX's presets for this (such as BF16_BF16_F32_X3) are not safe: XLA forgets
@@ -345,8 +350,7 @@ def row_log_sum_exp(
   if (row_ids is None) != (column_ids is None):
     raise ValueError("row_ids and column_ids go together, got only one")
   if row_ids is None:
-    row_ids = jnp.zeros((len(rows), 0), jnp.int32)
-    column_ids = jnp.zeros((len(columns), 0), jnp.int32)
+    row_ids, column_ids = (jnp.zeros((len(x), 0), int) for x in (rows, columns))
   row_data = (rows.astype(dtype) / temperature, row_ids)
   valid = jnp.ones(len(columns), bool)
   column_data = (columns.astype(dtype), column_ids, log_weight, valid)
