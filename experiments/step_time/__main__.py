@@ -225,6 +225,25 @@ def other_programs_table(program: dict) -> str:
   return markdown.table(header, lines)
 
 
+def kernels_table(found: dict) -> str:
+  """Shows what the step on a TPU consists of, with and without kernels."""
+  rows = [
+    [
+      f"{row['batch_size']:,}",
+      f"{row['dim']:,}",
+      name,
+      str(form["mosaic"]),
+      *(str(form["tiles"][x]) for x in ("memory", "vmem")),
+      cell(form["temporary_mib"], 0),
+    ]
+    for row in found["rows"]
+    for name, form in row["forms"].items()
+  ]
+  header = ["batch", "d", "form", "kernels of Mosaic"]
+  header += ["tiles in the main memory", "tiles in VMEM", "temporary: MiB"]
+  return markdown.table(header, rows)
+
+
 def roofline_table(roofline: dict) -> str:
   """Shows what bounds the whole step, by part."""
   lines = []
@@ -514,6 +533,7 @@ def tables() -> dict[str, str]:
     "filtering": filtering_table(read("filtering_cpu")),
     "precision": precision_table(read("precision")),
     "algorithms": algorithms_table(read("algorithms"), read("precision")),
+    "kernels": kernels_table(read("kernels")),
     "program": program_table(read("program")),
     "other programs": other_programs_table(read("program")),
     "budget": budget_table(read("program")),

@@ -8,6 +8,8 @@ update of the state.
   tiles     this library: no matrix of all pairs
   dense     this library with one tile as large as the batch
   torch     the dense form in PyTorch (left out without the extra `parity`)
+  kernels   this library with the kernels of `contrib.pallas_passes`; on TPUs,
+            elsewhere with --kernels (interpreted, which takes long)
   products  only the matrix products that `tiles` needs, tile by tile
 
 The forms are timed in alternation in each round; a ratio is the median of the
@@ -31,6 +33,7 @@ import numpy as np
 from experiments.harness import benchmark
 from experiments.step_time import common
 from nuclr_jax import objectives
+from nuclr_jax.contrib.pallas_passes import tpu_kernels
 from nuclr_jax.lab.cli import malloc
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta_rules
@@ -51,6 +54,9 @@ MAX_DENSE = flags.DEFINE_integer(
 )
 TILE = flags.DEFINE_integer(
   "tile", None, "Rows of a tile, instead of the default."
+)
+KERNELS = flags.DEFINE_boolean(
+  "kernels", None, "Whether to time kernels; None: on TPUs only."
 )
 PRECISIONS = flags.DEFINE_list(
   "precisions", [], "Also time `tiles` with these precisions."
@@ -75,7 +81,7 @@ def ids_of(batch: int, step: int) -> np.ndarray:
 class Jax:
   """The objective of this library with a given tile size, and products."""
 
-  def __init__(self, batch: int, dim: int, tile: int, products=None):
+  def __init__(self, batch, dim, tile, *, products=None, kernels=False):
     objective = objectives.nuclr(
       num_pairs=NUM_PAIRS.value,
       zeta=zeta_rules.batch(
@@ -83,6 +89,8 @@ class Jax:
       ),
       **SETTINGS,
     )
+    if kernels:
+      objective = tpu_kernels(objective)
 
     vectors, ids = embeddings(batch, dim), ids_of(batch, 0)
     state = jax.eval_shape(lambda: objective.init()[1])
@@ -244,10 +252,20 @@ def make_forms(batch: int, dim: int) -> dict:
     "dense": Jax(batch, dim, batch),
     "products": Products(tile),
   }
-  for name in PRECISIONS.value:
+  more = {
+    f"tiles {x}": dict(products=common.named(x)) for x in PRECISIONS.value
+  }
+  on_tpu = jax.default_backend() == "tpu"
+  if KERNELS.value or (KERNELS.value is None and on_tpu):
+    more["kernels"] = dict(kernels=True)
+  for name, options in more.items():
     try:
-      forms[f"tiles {name}"] = Jax(batch, dim, tile, common.named(name))
-    except (ValueError, jax.errors.JaxRuntimeError) as error:
+      forms[name] = Jax(batch, dim, tile, **options)
+    except (
+      NotImplementedError,
+      ValueError,
+      jax.errors.JaxRuntimeError,
+    ) as error:
       log.warning("%s is left out: %s", name, error)
   try:
     forms["torch"] = Torch()

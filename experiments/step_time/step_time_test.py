@@ -68,9 +68,11 @@ def test_loss_step():
     rounds=1,
     seconds=0.01,
     num_pairs=100,
+    kernels=True,
   )
   first, second = found["rows"]
   assert first["forms"]["dense"]["gradients_differ_by"] < 1e-5
+  assert first["forms"]["kernels"]["gradients_differ_by"] < 1e-5
   assert {"tiles", "dense", "products"} <= first["forms"].keys()
   assert first["forms"]["dense"]["ms"] > 0
   assert "ms" not in second["forms"]["dense"]  # it is compiled only

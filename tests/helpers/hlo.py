@@ -112,6 +112,29 @@ def instructions(
           yield from instructions(parts, inner, times)
 
 
+def count_tiles(hlo: str, tile: int) -> dict[str, int]:
+  """Counts the instructions of a program for TPUs that make an array of a tile.
+
+  Those within a loop count once. What a fusion makes within itself is in no
+  memory, and does not count.
+
+  Args:
+    hlo: The text of the program.
+    tile: Rows and columns of a tile.
+
+  Returns:
+    By the memory of the array, "memory" for the main one and "vmem" for the
+    core's own.
+  """
+  counts = {"memory": 0, "vmem": 0}
+  for kind, line, _ in instructions(computations(hlo)):
+    result, _, _ = line.partition(f" {kind}(")
+    if kind not in FREE | {"while", "copy-start", "copy-done"}:
+      for layout in re.findall(rf"\[{tile},{tile}\]\{{(.*?)\}}", result):
+        counts["vmem" if "S(1)" in layout else "memory"] += 1
+  return counts
+
+
 def result_bytes(line: str) -> int:
   """Returns the bytes of an instruction's result."""
   shapes = re.search(r"= (\(.*?\)|\S+) [\w-]+\(", line)[1]

@@ -112,3 +112,27 @@ class TestBound:
     assert fast["bound_by"] == "bytes"
     assert fast["ms"] == pytest.approx(moved / 1e6)
     assert fast["tflop"] == pytest.approx(flops / 2e12)
+
+
+FOR_A_TPU = """\
+%fused (x: f32[8,4]) -> f32[4,4] {
+  ROOT %y = f32[4,4]{1,0:T(8,128)} negate(%x)
+}
+
+%body (s: (f32[8,4])) -> (f32[8,4]) {
+  %a = (f32[4]{0}, f32[4,4]{1,0:T(8,128)S(1)}) fusion(%s), calls=%fused
+  %b = f32[4,4]{1,0:T(8,128)S(1)} get-tuple-element(%a), index=1
+  %c = f32[4,1]{1,0} custom-call(%b), custom_call_target="tpu_custom_call"
+}
+
+ENTRY %main (x: f32[8,4]) -> f32[4,4] {
+  %w = (f32[8,4]{1,0}) while(%x), body=%body, \
+backend_config={"known_trip_count":{"n":"6"}}
+  ROOT %r = f32[4,4]{1,0:T(8,128)} negate(%w)
+}
+"""
+
+
+def test_tiles_are_counted():
+  """What a fusion makes within itself is in no memory."""
+  assert hlo.count_tiles(FOR_A_TPU, 4) == {"memory": 1, "vmem": 1}
